@@ -21,6 +21,7 @@
 
 pub mod agent;
 pub mod capacity;
+mod changes;
 mod confinement;
 mod dense;
 mod device_state;
@@ -53,11 +54,12 @@ mod volumes;
 
 pub use agent::Agent;
 pub use capacity::CapacityFacts;
+pub use changes::{Changes, Wake};
 pub use confinement::Confinement;
 pub use dense::{Dense, DenseId, NodeId, PodId};
 pub use device_state::DeviceState;
-pub use devices::{DeviceTotals, KnownChoices, Stock};
-pub use event::{Changes, Wake, WorldEvent};
+pub use devices::{DeviceTotals, KnownChoices, Stock, Suspect};
+pub use event::WorldEvent;
 pub use gathering::{GroupTopology, MeasuredDomain};
 pub use journal::Journal;
 pub use leaving::{has_left, holds_otherwise, still_used, without_devices};
@@ -67,7 +69,6 @@ pub use offered::offered;
 pub use pod::{Place, Pod, PodFacts};
 pub use resources::{Rated, RequestParts, Resources, Scalars};
 pub use spec::{BudgetFacts, JobClaim, PodSpec, Qos};
-pub use suspects::Suspect;
 pub use volume::{AccessModes, ClaimFacts, ClassFacts, VolumeFacts, VolumePlan};
 pub use volumes::VolumeTable;
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::event::{Changes, Wake};
+use super::changes::{Changes, Wake};
 use super::pod::Pod;
 use super::resources::Scalars;
 use crate::devices::Held;

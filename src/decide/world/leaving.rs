@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::event::{Changes, Wake};
+use super::changes::{Changes, Wake};
 use super::node::Node;
 use super::{NodeId, PodId, World};
 use crate::devices::Held;
