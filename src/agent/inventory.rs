@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
-use super::devices::{DeviceBody, NodeDevice};
+use super::node_device::{DeviceBody, NodeDevice};
 use super::offer::{mig_name, profile_word};
 use baton_contract::inventory::{DeviceInfo, DeviceLocation, VfGroup, VirtualFunction};
 use baton_contract::{Quantity, ShareIsolation, key};

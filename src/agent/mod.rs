@@ -17,6 +17,7 @@ pub mod inventory;
 pub mod kubelet;
 pub mod metrics;
 pub mod nic_reads;
+pub mod node_device;
 pub mod node_handoff;
 pub mod offer;
 pub mod options;

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::devices::{DeviceBody, NodeDevice};
 use super::kubelet::{Advertised, AdvertisedDevice, IdUnits};
+use super::node_device::{DeviceBody, NodeDevice};
 use super::options::AgentOptions;
 use super::options::MigStrategy;
 use baton_contract::{DeviceId, HealthReason, key};

@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::answer::{AllocateAnswers, DeviceTable};
 use super::cdi::CdiFiles;
-use super::devices::{self, DeviceFindings, DeviceHealth, NodeDevice};
+use super::devices::{self, DeviceFindings};
 use super::directory_watch::DirectoryWatch;
 use super::error::AgentError;
 use super::given_driver::GivenDriver;
@@ -24,6 +24,7 @@ use super::inventory::{device_infos, node_inventory, node_labels, to_seconds};
 use super::kubelet::ResourcePlugins;
 use super::metrics::AgentMetrics;
 use super::nic_reads::{NicReads, PortReads, ReadPorts};
+use super::node_device::{DeviceHealth, NodeDevice};
 use super::node_handoff::HeldDevices;
 use super::offer::{InUse, Unseen, configured, offers};
 use super::options::AgentOptions;

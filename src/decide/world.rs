@@ -21,6 +21,7 @@
 
 pub mod agent;
 pub mod capacity;
+mod changes;
 mod confinement;
 mod dense;
 mod device_state;
@@ -53,21 +54,21 @@ mod volumes;
 
 pub use agent::Agent;
 pub use capacity::CapacityFacts;
-pub use confinement::Confinement;
+pub use changes::{Changes, Wake};
+pub use confinement::{Confinement, MeasuredDomain};
 pub use dense::{Dense, DenseId, NodeId, PodId};
 pub use device_state::DeviceState;
-pub use devices::{DeviceTotals, KnownChoices, Stock};
-pub use event::{Changes, Wake, WorldEvent};
-pub use gathering::{GroupTopology, MeasuredDomain};
+pub use devices::{DeviceTotals, KnownChoices, Stock, Suspect};
+pub use event::WorldEvent;
+pub use gangs::GroupTopology;
+pub use holders::{has_left, holds_otherwise, still_used, without_devices};
 pub use journal::Journal;
-pub use leaving::{has_left, holds_otherwise, still_used, without_devices};
 pub use mix::{Mix, MixPolicy};
 pub use node::{LockSeen, Node, NodeFacts, SliceFacts};
 pub use offered::offered;
 pub use pod::{Place, Pod, PodFacts};
 pub use resources::{Rated, RequestParts, Resources, Scalars};
 pub use spec::{BudgetFacts, JobClaim, PodSpec, Qos};
-pub use suspects::Suspect;
 pub use volume::{AccessModes, ClaimFacts, ClassFacts, VolumeFacts, VolumePlan};
 pub use volumes::VolumeTable;
 
@@ -75,6 +76,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::lock::{HolderState, LockDelay, Lookup};
+use crate::patience::{Sample, WorthTables};
 use crate::pod::HandoffPod;
 use crate::world::gangs::{GangBook, GangChange, GangDefaults, GroupId};
 use baton_contract::gang::GangId;
@@ -371,6 +373,45 @@ impl World {
             key.namespace == pod.key().namespace
                 && budget.selector.as_ref().is_some_and(|selector| selector.matches(&pod.facts.spec.labels))
         })
+    }
+
+    /// What pods usually come.
+    pub fn mix(&self) -> &Mix {
+        &self.mix
+    }
+
+    /// Learns from the start again, from the pods that live, in the order of their creation: what a scheduler knows when it begins to lead.
+    pub fn learn_again(&mut self) {
+        self.mix.forget();
+        if !self.policy.learns {
+            return;
+        }
+        let live = self.pods().filter(|pod| pod.place != Place::Ended);
+        let mut live: Vec<_> = live.map(|pod| (pod.facts.handoff.created, pod.id)).collect();
+        live.sort_unstable();
+        live.into_iter().for_each(|(_, id)| self.learn(id));
+    }
+
+    /// Counts the arrival of a pod.
+    fn learn(&mut self, id: PodId) {
+        if let Some(pod) = self.pods.get(id).filter(|_| self.policy.learns) {
+            self.mix.learn(&pod.facts, &self.nodes);
+        }
+    }
+
+    /// A sample for new tables, when they are due and none is out; [`World::rate_by`] takes the tables.
+    pub fn take_sample(&mut self) -> Option<Sample> {
+        if self.policy.learns { self.mix.take_sample(&self.nodes) } else { None }
+    }
+
+    /// Rates nodes by new tables from now on. Tables that were not asked for are ignored.
+    pub fn rate_by(&mut self, tables: WorthTables) {
+        self.mix.rate_by(tables, &self.nodes);
+    }
+
+    /// Counts a decision; every so many, looks how dear whole nodes are.
+    pub fn count_decision(&mut self) {
+        self.mix.count_decision(&self.nodes, self.placed.with_devices());
     }
 
     /// Records what must happen to the claims of a pod that was assumed; forgotten with the assumption.

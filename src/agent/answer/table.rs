@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use crate::devices::{DeviceBody, NodeDevice};
+use crate::node_device::{DeviceBody, NodeDevice};
 use baton_contract::{DeviceId, DeviceType, HealthReason};
 use baton_hardware::driver::DriverFile;
 use baton_hardware::gpu::MigMode;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::core::agenda::NEW_POD;
+use crate::core::agenda::{Agenda, NEW_POD};
 use crate::core::placing::Placing;
 use crate::core::rules::plugins::device_fit;
 use crate::core::rules::{Plugins, Reads, Text, View};
@@ -12,7 +12,7 @@ use crate::world::{Confinement, NodeId, Place, Pod, PodFacts, PodId, World};
 use baton_contract::PodKey;
 use baton_contract::tyjob::BasicPolicy;
 
-use super::TyJobs;
+use super::{JobPlace, TyJobs};
 use crate::core::MetricWeights;
 
 use super::placement::{Guests, JobFacts, JobSpec, KnownRooms, Metric, Rank, Seat, room_for};
@@ -246,6 +246,15 @@ pub(super) fn claims(pod: &Pod, uid: &str, attempt: i32) -> bool {
     pod.facts.spec.job.as_ref().is_some_and(|claim| *claim.uid == *uid && claim.attempt == Some(attempt))
 }
 
+/// `true` once the leader pod of the present attempt is created, ended or not: from then on places are kept, even if the status
+/// does not show it yet.
+pub(super) fn leader_created(world: &World, job: &JobFacts) -> bool {
+    let leader = job.spec.as_ref().ok().and_then(|spec| spec.seats(&job.job.key.name).next());
+    let pod = leader.and_then(|seat| world.pod_by_key(&PodKey::new(&job.job.key.namespace, &seat.pod)));
+    let pod = pod.filter(|pod| pod.facts.handoff.deleting.is_none());
+    job.leads() || pod.is_some_and(|pod| claims(pod, &job.job.uid, job.attempt))
+}
+
 /// The pod to be placed for a seat: the created pod that waits for it, since admission may have changed it, else the template's.
 pub fn pod_to_place(world: &World, job: &JobFacts, spec: &JobSpec, seat: &Seat) -> Option<PodFacts> {
     let mut facts = spec.parts.get(seat.part)?.pod_of(&job.job, seat);
@@ -284,4 +293,23 @@ pub(super) fn reserve_at(
         placing.with_nominated(priority, except, judge)
     }?;
     Some(placing.world.reserve_place(pod.facts, id, devices))
+}
+
+/// Releases the room of one place; `true` when some was reserved.
+pub(super) fn free_place(world: &mut World, place: &mut JobPlace) -> bool {
+    let Some(id) = place.reservation.take() else { return false };
+    world.cancel_place(id);
+    true
+}
+
+/// Releases the room of these places and wakes what waits for room.
+pub(super) fn free_places(world: &mut World, agenda: &mut Agenda, places: impl IntoIterator<Item = JobPlace>) {
+    let mut freed = false;
+    for id in places.into_iter().filter_map(|place| place.reservation) {
+        world.cancel_place(id);
+        freed = true;
+    }
+    if freed {
+        agenda.room_freed();
+    }
 }

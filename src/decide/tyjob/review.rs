@@ -13,9 +13,9 @@ use crate::world::{Changes, NodeId, Place, World};
 use baton_contract::tyjob::ScheduleState;
 use baton_contract::{ConditionReason, PodKey};
 
-use super::place::{claims, pod_to_place, reserve_at};
+use super::place::{claims, free_place, free_places, leader_created, pod_to_place, reserve_at};
 use super::placement::{JobClass, JobFacts, Seat, Situation, classify, verdict};
-use super::round::{leader_created, tally};
+use super::round::tally;
 use super::start_limit::{PodProgress, adopted_since};
 use super::{JobPlace, JobRecord, TyJobs};
 
@@ -344,25 +344,6 @@ fn record_of(job: &JobFacts, now: Moment) -> JobRecord {
         record.report.since = Some((false, now.wall.round(Unit::Second).unwrap_or(now.wall)));
     }
     record
-}
-
-/// Releases the room of one place; `true` when some was reserved.
-fn free_place(world: &mut World, place: &mut JobPlace) -> bool {
-    let Some(id) = place.reservation.take() else { return false };
-    world.cancel_place(id);
-    true
-}
-
-/// Releases the room of these places and wakes what waits for room.
-pub(super) fn free_places(world: &mut World, agenda: &mut Agenda, places: impl IntoIterator<Item = JobPlace>) {
-    let mut freed = false;
-    for id in places.into_iter().filter_map(|place| place.reservation) {
-        world.cancel_place(id);
-        freed = true;
-    }
-    if freed {
-        agenda.room_freed();
-    }
 }
 
 /// Adds a place for every bound pod of the job: the pod's node counts, not the status.

@@ -20,7 +20,7 @@ use baton_contract::{ConditionReason, PodKey, key};
 
 use super::allowance::present;
 use super::gather::{JobAsk, JobAttempt, asked};
-use super::place::{JobContext, claims, template_pod};
+use super::place::{JobContext, leader_created, template_pod};
 use super::placement::{
     Folded, GPU_PERCENT, Guests, JobClass, JobFacts, JobPart, JobSpec, NodeOffer, PartDemand, PlacedPods, Ranked, Seat,
     Share, dominant_share, is_plain, order, unfit, verdict,
@@ -440,15 +440,6 @@ pub fn unplaced_guests(world: &World, (job, spec): (&JobFacts, &JobSpec), first:
 
 fn ports_clash(ours: &[HostPort], theirs: &[HostPort]) -> bool {
     ours.iter().any(|port| theirs.iter().any(|other| port.conflicts(other)))
-}
-
-/// `true` once the leader pod of the present attempt is created, ended or not: from then on places are kept, even if the status
-/// does not show it yet.
-pub(super) fn leader_created(world: &World, job: &JobFacts) -> bool {
-    let leader = job.spec.as_ref().ok().and_then(|spec| spec.seats(&job.job.key.name).next());
-    let pod = leader.and_then(|seat| world.pod_by_key(&PodKey::new(&job.job.key.namespace, &seat.pod)));
-    let pod = pod.filter(|pod| pod.facts.handoff.deleting.is_none());
-    job.leads() || pod.is_some_and(|pod| claims(pod, &job.job.uid, job.attempt))
 }
 
 /// Why the job cannot be placed even on empty nodes, of one domain where it must be gathered.

@@ -9,10 +9,8 @@ use crate::pause::doubled;
 use crate::world::World;
 use baton_contract::PodKey;
 
-use super::place::claims;
+use super::place::{claims, free_places, leader_created};
 use super::placement::JobFacts;
-use super::review::free_places;
-use super::round::leader_created;
 use super::{JobRecord, TyJobs};
 
 /// First and longest time between giving places back and the next try.

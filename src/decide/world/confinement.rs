@@ -13,6 +13,9 @@ pub struct Confinement {
     nodes: Vec<NodeId>,
 }
 
+/// A domain, and two sums over its nodes.
+pub type MeasuredDomain = (Confinement, (i64, i64));
+
 impl Confinement {
     /// To nodes that have all `labels`: with these values, if any, and among `nodes` where they were looked up.
     pub fn new(labels: Vec<Box<str>>, values: Option<Vec<Box<str>>>, nodes: Vec<NodeId>) -> Self {

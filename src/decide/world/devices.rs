@@ -19,7 +19,6 @@ use baton_contract::{Cordon, Cordons, DeviceId, DeviceType, GpuRequest, PodUid, 
 use super::device_state::DeviceState;
 use super::holders::Holders;
 use super::pod::{Place, Pod, PodFacts};
-use super::suspects::Suspect;
 
 /// The devices of one node.
 #[derive(Debug, Clone)]
@@ -58,6 +57,15 @@ struct PublishedDevices {
     kind: DeviceType,
     uid: Box<str>,
     minors: Box<[i32]>,
+}
+
+/// A node's daemon says that its machine fails pods.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Suspect {
+    /// Since when.
+    pub since: Timestamp,
+    /// Why, and until when; for people.
+    pub message: Box<str>,
 }
 
 /// Why there is no choice.

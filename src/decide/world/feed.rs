@@ -9,8 +9,9 @@ use baton_contract::gang::GangId;
 use baton_contract::{LockRead, PodKey, PodUid, Shared};
 
 use super::agent::LeaseSeen;
+use super::changes::{Changes, Wake};
 use super::devices::{exclusive_of, may_hold};
-use super::event::{Changes, Wake, WorldEvent};
+use super::event::WorldEvent;
 use super::gangs::{Gang, GangBook};
 use super::node::{Node, NodeFacts, SliceFacts};
 use super::pod::{Place, Pod, PodFacts, Served};

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::event::{Changes, Wake};
+use super::changes::{Changes, Wake};
 use super::node::Node;
 use super::{NodeId, PodId, World};
 use crate::devices::Held;
@@ -73,26 +73,4 @@ impl Node {
         let said = said.filter_map(|(uid, pod, _)| Some((pod, self.exceptions.of_pod(uid)?)));
         said.chain(self.exceptions.left())
     }
-}
-
-/// A pod that has left, in words.
-pub fn has_left(pod: &LeavingPod) -> String {
-    let LeavingPod { namespace, name, since } = pod;
-    format!("{namespace}/{name}, which was deleted or written as ended at {since:.0}")
-}
-
-/// A pod that its kubelet admitted without a call for its devices, in the words of every surface. They follow the pod's name.
-pub fn without_devices(node: &str) -> String {
-    format!("runs without its devices: the kubelet of {node} started it and did not call the node daemon; delete it")
-}
-
-/// A pod that holds other devices than its annotation says, in the words of every surface. They follow the pod's name.
-pub fn holds_otherwise<'a>(devices: impl Iterator<Item = &'a str>) -> String {
-    let held = devices.collect::<Vec<_>>().join(", ");
-    format!("holds {held} by its node daemon's word, which its annotation does not say; delete and re-create it")
-}
-
-/// Why a device is not free that no pod of the API server holds. It follows the name of the device.
-pub fn still_used(pod: &LeavingPod) -> String {
-    format!("still used by processes of {}", has_left(pod))
 }

@@ -9,11 +9,12 @@ use crate::patience::{Arrivals, FreeOnNode, GROUPS, PodKind, Sample, Worth, Wort
 use crate::pod::PodContainer;
 use baton_contract::{GpuRequest, key};
 
+use super::NodeId;
 use super::dense::Dense;
 use super::node::{Node, NodeFacts};
-use super::pod::{Place, PodFacts};
+use super::nodes::Nodes;
+use super::pod::PodFacts;
 use super::spec::{Labels, NodeTerm};
-use super::{NodeId, PodId, World};
 
 /// Decisions between two looks at how many nodes larger pods find.
 const PERIOD: u32 = 32;
@@ -182,72 +183,48 @@ impl Mix {
         });
         u16::try_from(at + 1).unwrap_or(0)
     }
-}
 
-fn class(selectors: &[Arc<Selector>], facts: &NodeFacts) -> u64 {
-    let bits = selectors.iter().enumerate().filter(|(_, selector)| selector.accepts(facts));
-    bits.fold(1, |class, (at, _)| class | 2 << at)
-}
-
-impl World {
-    /// What pods usually come.
-    pub fn mix(&self) -> &Mix {
-        &self.mix
-    }
-
-    /// Learns from the start again, from the pods that live, in the order of their creation: what a scheduler knows when it begins to lead.
-    pub fn learn_again(&mut self) {
-        let epoch = self.mix.epoch + 1;
-        self.mix = Mix { epoch, ..Mix::new(self.policy.mix) };
-        if !self.policy.learns {
-            return;
-        }
-        let live = self.pods().filter(|pod| pod.place != Place::Ended);
-        let mut live: Vec<_> = live.map(|pod| (pod.facts.handoff.created, pod.id)).collect();
-        live.sort_unstable();
-        live.into_iter().for_each(|(_, id)| self.learn(id));
+    /// Forgets what it has learned.
+    pub(super) fn forget(&mut self) {
+        *self = Self { epoch: self.epoch + 1, ..Self::new(self.policy) };
     }
 
     /// Counts the arrival of a pod.
-    pub(super) fn learn(&mut self, id: PodId) {
-        if !self.policy.learns {
-            return;
-        }
+    pub(super) fn learn(&mut self, facts: &PodFacts, nodes: &Nodes) {
         let memory_percent = |bytes| {
-            let stocks = self.nodes.iter().filter_map(|(_, node)| node.stock.as_ref());
+            let stocks = nodes.iter().filter_map(|(_, node)| node.stock.as_ref());
             stocks.map(|stock| stock.memory_percent(bytes)).find(|percent| *percent > 0).unwrap_or(0)
         };
-        let Some(facts) = self.pods.get(id).map(|pod| &pod.facts) else { return };
         if let Some(ask) = GpuAsk::of(facts, memory_percent) {
-            self.mix.note(ask, facts);
+            self.note(ask, facts);
         }
     }
 
-    /// A sample for new tables, when they are due and none is out; [`World::rate_by`] takes the tables.
-    pub fn take_sample(&mut self) -> Option<Sample> {
-        if !self.policy.learns || self.mix.asked.is_some() {
+    /// A sample for new tables, when they are due and none is out; [`Mix::rate_by`] takes the tables.
+    pub(super) fn take_sample(&mut self, nodes: &Nodes) -> Option<Sample> {
+        if self.asked.is_some() {
             return None;
         }
-        if self.mix.worth.is_none() {
-            if !std::mem::replace(&mut self.mix.may_have_gpus, false) {
+        if self.worth.is_none() {
+            if !std::mem::replace(&mut self.may_have_gpus, false) {
                 return None;
             }
             let (mut milli_cpu, mut gpus) = (0i64, 0u32);
-            for (_, node) in self.nodes().filter(|(_, node)| gpus_of(node) > 0) {
-                milli_cpu =
-                    milli_cpu.saturating_add(node.facts.as_ref().map_or(0, |facts| facts.allocatable.milli_cpu));
+            for (_, node) in nodes.iter() {
+                let Some(facts) = node.facts.as_ref().filter(|_| gpus_of(node) > 0) else { continue };
+                milli_cpu = milli_cpu.saturating_add(facts.allocatable.milli_cpu);
                 gpus += gpus_of(node);
             }
             if gpus == 0 {
                 return None;
             }
-            self.mix.arrivals.assume(milli_cpu / i64::from(gpus));
-        } else if !self.mix.arrivals.have_moved() {
+            self.arrivals.assume(milli_cpu / i64::from(gpus));
+        } else if !self.arrivals.have_moved() {
             return None;
         }
-        let parts = self.mix.arrivals.take();
+        let parts = self.arrivals.take();
         // The selectors with the most arrivals get bits; kinds with other ones are left out.
-        let mut weights = vec![(0.0, 0u16); self.mix.selectors.len()];
+        let mut weights = vec![(0.0, 0u16); self.selectors.len()];
         for (kind, part) in parts.iter().filter(|(kind, _)| kind.selector > 0) {
             let weight = &mut weights[usize::from(kind.selector) - 1];
             *weight = (weight.0 + part, kind.selector);
@@ -263,64 +240,58 @@ impl World {
             parts.iter().filter_map(|(kind, part)| Some((PodKind { selector: bit(kind.selector)?, ..*kind }, *part)));
         let parts = with_bits.collect();
         let chosen: Vec<Arc<Selector>> =
-            weights.iter().map(|(_, selector)| self.mix.selectors[usize::from(*selector) - 1].clone()).collect();
+            weights.iter().map(|(_, selector)| self.selectors[usize::from(*selector) - 1].clone()).collect();
         let mut classes = std::collections::BTreeMap::new();
-        for (_, node) in self.nodes() {
+        for (_, node) in nodes.iter() {
             if let Some(facts) = &node.facts {
                 *classes.entry(class(&chosen, facts)).or_insert(0) += gpus_of(node);
             }
         }
-        self.mix.asked = Some(chosen);
+        self.asked = Some(chosen);
         Some(Sample { parts, classes: classes.into_iter().collect() })
     }
 
     /// Rates nodes by new tables from now on. Tables that were not asked for are ignored.
-    pub fn rate_by(&mut self, tables: WorthTables) {
-        let Some(selectors) = self.mix.asked.take() else { return };
-        if self.mix.by_bit != selectors {
-            self.mix.classes = Dense::default();
-            self.mix.by_bit = selectors;
-            let mut mix = std::mem::take(&mut self.mix);
-            self.nodes()
-                .filter_map(|(id, node)| Some((id, node.facts.as_ref()?)))
-                .for_each(|(id, facts)| mix.classify(id, facts));
-            self.mix = mix;
+    pub(super) fn rate_by(&mut self, tables: WorthTables, nodes: &Nodes) {
+        let Some(selectors) = self.asked.take() else { return };
+        if self.by_bit != selectors {
+            self.classes = Dense::default();
+            self.by_bit = selectors;
+            let objects = nodes.iter().filter_map(|(id, node)| Some((id, node.facts.as_ref()?)));
+            objects.for_each(|(id, facts)| self.classify(id, facts));
         }
-        let mix = &mut self.mix;
-        mix.worth = Some(Worth::new(tables, mix.worth.as_ref(), mix.policy.keep_whole()));
-        mix.open = Openings::default();
-        mix.epoch += 1;
+        self.worth = Some(Worth::new(tables, self.worth.as_ref(), self.policy.keep_whole()));
+        self.open = Openings::default();
+        self.epoch += 1;
     }
 
-    /// Counts a decision; every so many, looks how dear whole nodes are.
-    pub fn count_decision(&mut self) {
-        self.mix.decisions += 1;
-        if self.mix.decisions < PERIOD {
+    /// Counts a decision; every so many, looks how dear whole nodes are. `device_pods` pods on nodes ask for devices.
+    pub(super) fn count_decision(&mut self, nodes: &Nodes, device_pods: usize) {
+        self.decisions += 1;
+        if self.decisions < PERIOD {
             return;
         }
-        self.mix.decisions = 0;
-        let Some(mut worth) = self.mix.worth.take() else { return };
-        self.find_openings(&worth);
-        let mix = &mut self.mix;
-        if worth.weigh(self.placed.with_devices(), mix.open.counts, mix.policy.keep_whole()) {
-            mix.epoch += 1;
+        self.decisions = 0;
+        let Some(mut worth) = self.worth.take() else { return };
+        self.find_openings(&worth, nodes);
+        if worth.weigh(device_pods, self.open.counts, self.policy.keep_whole()) {
+            self.epoch += 1;
         }
-        mix.worth = Some(worth);
+        self.worth = Some(worth);
     }
 
-    fn find_openings(&mut self, worth: &Worth) {
-        let mut open = std::mem::take(&mut self.mix.open);
-        let journal = self.nodes.journal();
+    fn find_openings(&mut self, worth: &Worth, nodes: &Nodes) {
+        let mut open = std::mem::take(&mut self.open);
+        let journal = nodes.journal();
         let changed = open.mark.and_then(|mark| Some(journal.since(mark)?.collect::<Vec<NodeId>>()));
         let changed = changed.unwrap_or_else(|| {
             open = Openings::default();
-            self.nodes.iter().map(|(id, _)| id).collect()
+            nodes.iter().map(|(id, _)| id).collect()
         });
         for id in changed {
-            let groups = self.node(id).map_or(0, |node| {
+            let groups = nodes.get(id).map_or(0, |node| {
                 let rests = node.stock.as_ref().map(|stock| stock.rests(None));
-                let Some(free) = rests.as_ref().and_then(|rests| free(node, rests.percents(), self.mix.class(id)))
-                else {
+                let Some(free) = rests.as_ref().and_then(|rests| free(node, rests.percents(), self.class(id))) else {
                     return 0;
                 };
                 let takes =
@@ -330,8 +301,13 @@ impl World {
             open.set(id, groups);
         }
         open.mark = Some(journal.mark());
-        self.mix.open = open;
+        self.open = open;
     }
+}
+
+fn class(selectors: &[Arc<Selector>], facts: &NodeFacts) -> u64 {
+    let bits = selectors.iter().enumerate().filter(|(_, selector)| selector.accepts(facts));
+    bits.fold(1, |class, (at, _)| class | 2 << at)
 }
 
 /// What is free on a node beside these rests of its GPUs; `None` without a Node object.

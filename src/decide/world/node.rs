@@ -10,18 +10,17 @@ use crate::devices::Held;
 use crate::lock::{self, AgentLiveness, BoundHolder, DaemonState, Heard, LockAge, LockDelay, LockMatch};
 use crate::pod::HandoffPod;
 use baton_contract::image::ImageName;
-use baton_contract::{AgentStatus, Holder, LockRead, Shared};
+use baton_contract::{AgentStatus, DeviceType, Holder, LockRead, Shared};
 
 use super::PodId;
 use super::agent::{Agent, LeaseSeen};
-use super::devices::Stock;
-use super::event::Changes;
+use super::changes::Changes;
+use super::devices::{Stock, Suspect};
 use super::holders::{Holders, NodeExceptions};
-use super::offered::not_offered;
+use super::offered::offered;
 use super::pod::Pod;
 use super::resources::{Rated, Resources};
 use super::spec::{Labels, Taint};
-use super::suspects::Suspect;
 
 /// How far the clock of a node may be ahead of the reader's.
 const FUTURE: Duration = Duration::from_secs(60);
@@ -185,7 +184,7 @@ impl Node {
             has_ended: self.agent_status().is_some_and(|status| status.ended),
             is_registered: !has_devices || self.agent_status().is_some_and(|status| !status.registered.is_empty()),
             is_ready: self.facts.as_ref().is_none_or(|facts| !facts.not_ready),
-            not_offered: not_offered(self),
+            not_offered: self.not_offered(),
         })
     }
 
@@ -233,6 +232,20 @@ impl Node {
     pub fn is_not_offered(&self, resource: &str) -> bool {
         self.agent_status().is_some_and(|status| status.registers(resource))
             && self.facts.as_ref().is_some_and(|facts| facts.allocatable.scalar(resource) == 0)
+    }
+
+    /// Healthy devices of which the kubelet offers none although the node daemon says that it is registered: it has died. One that ends by
+    /// itself takes its names back from its Lease first.
+    fn not_offered(&self) -> Option<(usize, &'static str)> {
+        let (facts, stock) = (self.facts.as_ref()?, self.stock.as_ref()?);
+        self.agent_status().filter(|status| !status.registered.is_empty())?;
+        let devices = stock.pool().devices();
+        let gpus = devices.gpus.iter().filter(|gpu| gpu.healthy && gpu.core > 0).count();
+        let gpus = gpus + devices.migs.iter().filter(|mig| mig.healthy).count();
+        let nics = devices.nics.iter().filter(|nic| nic.healthy).count();
+        let none = |kind: &DeviceType| offered(facts.allocatable.scalar.iter(), kind) == 0;
+        let all = [(gpus, "GPUs", DeviceType::Gpu), (nics, "NICs", DeviceType::Rdma)];
+        all.into_iter().find(|(healthy, _, kind)| *healthy > 0 && none(kind)).map(|(healthy, what, _)| (healthy, what))
     }
 
     /// What a pod on this node holds, if that is known.

@@ -11,9 +11,9 @@ use baton_contract::inventory::Device;
 
 use super::NodeId;
 use super::agent::LeaseSeen;
+use super::changes::{Changes, Wake};
 use super::dense::Dense;
 use super::devices::Stock;
-use super::event::{Changes, Wake};
 use super::finder::LockedNodes;
 use super::journal::Journal;
 use super::node::{Images, Node, NodeFacts};

@@ -2,8 +2,6 @@
 
 use baton_contract::{DeviceType, key};
 
-use super::node::Node;
-
 /// Devices of that type in `allocatable`, by whatever names they are offered; those of shares count as the devices that they
 /// are parts of.
 pub fn offered<'a>(allocatable: impl Iterator<Item = (&'a str, i64)>, kind: &DeviceType) -> i64 {
@@ -19,20 +17,6 @@ pub fn offered<'a>(allocatable: impl Iterator<Item = (&'a str, i64)>, kind: &Dev
         }
     }
     whole + parts
-}
-
-/// Healthy devices of which the kubelet offers none although the node daemon says that it is registered: it has died. One that ends by
-/// itself takes its names back from its Lease first.
-pub(super) fn not_offered(node: &Node) -> Option<(usize, &'static str)> {
-    let (facts, stock) = (node.facts.as_ref()?, node.stock.as_ref()?);
-    node.agent_status().filter(|status| !status.registered.is_empty())?;
-    let devices = stock.pool().devices();
-    let gpus = devices.gpus.iter().filter(|gpu| gpu.healthy && gpu.core > 0).count();
-    let gpus = gpus + devices.migs.iter().filter(|mig| mig.healthy).count();
-    let nics = devices.nics.iter().filter(|nic| nic.healthy).count();
-    let none = |kind: &DeviceType| offered(facts.allocatable.scalar.iter(), kind) == 0;
-    let all = [(gpus, "GPUs", DeviceType::Gpu), (nics, "NICs", DeviceType::Rdma)];
-    all.into_iter().find(|(healthy, _, kind)| *healthy > 0 && none(kind)).map(|(healthy, what, _)| (healthy, what))
 }
 
 #[cfg(test)]

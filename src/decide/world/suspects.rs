@@ -22,15 +22,6 @@ pub(super) struct Suspects {
     stocks: usize,
 }
 
-/// A node's daemon says that its machine fails pods.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Suspect {
-    /// Since when.
-    pub since: Timestamp,
-    /// Why, and until when; for people.
-    pub message: Box<str>,
-}
-
 /// What a node's Device object says of it.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Word {

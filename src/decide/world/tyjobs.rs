@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::world::tyjob_facts::{JobFacts, JobIdentity, PriorityClassFacts, PriorityClasses};
 use baton_contract::{PodKey, Shared};
 
-use super::event::{Changes, Wake};
+use super::changes::{Changes, Wake};
 use super::finder::within;
 
 /// TYJobs, and the PriorityClasses that admission gives to pods.

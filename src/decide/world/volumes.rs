@@ -6,7 +6,8 @@ use baton_contract::PodKey;
 
 use super::PodId;
 use super::capacity::{Capacities, Storage};
-use super::event::{Wake, WorldEvent};
+use super::changes::Wake;
+use super::event::WorldEvent;
 use super::pod::Pod;
 use super::volume::{ClaimFacts, ClassFacts, VolumeFacts, VolumePlan};
 

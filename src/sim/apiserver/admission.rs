@@ -3,7 +3,7 @@
 use super::core::Core;
 use super::failure::Failure;
 use super::object::{deleting, meta, text};
-use super::registry::Resource;
+use super::resource::Resource;
 
 use serde_json::{Value, json};
 

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, LazyLock};
 
-use super::registry::{Resource, Subresource};
+use super::resource::{Resource, Subresource};
 use super::schema::{Schema, builtin_schema};
 
 const FULL: &str = "create delete deletecollection get list patch update watch";

@@ -7,8 +7,8 @@ use serde_json::Value;
 use super::failure::Failure;
 use super::object::typed;
 use super::protobuf;
-use super::registry::Resource;
 use super::request::Request;
+use super::resource::Resource;
 
 /// Most bytes of a request body.
 pub const BODY_LIMIT: usize = 3 * 1024 * 1024;

@@ -8,7 +8,7 @@ use super::core::Core;
 use super::failure::Cause;
 use super::managed::{self, Manager};
 use super::object::{deleting, key_of, meta, text};
-use super::registry::{Custom, Resource, Subresource};
+use super::resource::{Custom, Resource, Subresource};
 use super::schema::{builtin_schema, custom_schema};
 use super::table::Column;
 

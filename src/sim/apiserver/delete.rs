@@ -8,8 +8,8 @@ use super::events::from_stored;
 use super::failure::{Failure, success};
 use super::object::{Object, deleting, finalized, key, meta, metadata_mut, text};
 use super::policies::Asked;
-use super::registry::Resource;
 use super::request::Request;
+use super::resource::Resource;
 
 /// What a client asks of a deletion.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use super::builtin::storage_hash;
-use super::registry::{Registry, Resource};
+use super::registry::Registry;
+use super::resource::Resource;
 
 /// Media type of aggregated discovery.
 pub const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";

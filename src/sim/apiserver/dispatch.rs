@@ -6,7 +6,6 @@ use axum::body::{Body, Bytes, to_bytes};
 use axum::http::{HeaderMap, HeaderValue, Method, Request as HttpRequest, Response, header};
 use serde_json::{Value, json};
 
-use super::auth::{User, account_groups};
 use super::codec;
 use super::core::Core;
 use super::counts::Counted;
@@ -19,11 +18,12 @@ use super::forward;
 use super::object::{meta, typed};
 use super::openapi;
 use super::read;
-use super::registry::Resource;
 use super::request::Request;
+use super::resource::Resource;
 use super::reviews;
 use super::subresources;
 use super::tokens;
+use super::user::{User, account_groups};
 use super::watch;
 use super::write::{Write, Written};
 

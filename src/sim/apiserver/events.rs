@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::registry::Resource;
+use super::resource::Resource;
 
 /// (core field, events.k8s.io field)
 const RENAMED: [(&str, &str); 7] = [

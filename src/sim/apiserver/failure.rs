@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::registry::Resource;
+use super::resource::Resource;
 
 /// A refused request: HTTP status and the `Status` body that explains it.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]

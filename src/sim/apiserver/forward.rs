@@ -22,8 +22,8 @@ use tokio_tungstenite::tungstenite::protocol::Role;
 use super::core::Core;
 use super::failure::Failure;
 use super::object::{key, text};
-use super::registry::Resource;
 use super::request::{Request, Target};
+use super::resource::Resource;
 
 const PROTOCOL: &str = "v4.channel.k8s.io";
 /// Most bytes of a frame.

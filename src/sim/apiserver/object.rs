@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use axum::body::Bytes;
 use serde_json::{Map, Value};
 
-use super::registry::Resource;
+use super::resource::Resource;
 
 /// One version of one object. `value` has no `kind` and no `apiVersion`; they belong to the resource it is read through.
 #[derive(Debug)]

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
-use super::registry::{Registry, Resource};
+use super::registry::Registry;
+use super::resource::Resource;
 use super::schema::{type_definitions, type_name};
 
 /// `/openapi/v3`.

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::core::Core;
 use super::failure::Failure;
 use super::object::{Object, meta};
-use super::registry::Resource;
+use super::resource::Resource;
 use baton_contract::quota::{Amounts, LimitRangeRules, PodAsk, QuotaRules};
 
 const LIMIT_RANGES: &str = "/limitranges";

@@ -13,8 +13,8 @@ use super::core::Core;
 use super::events::{from_stored, is_stored_form};
 use super::failure::Failure;
 use super::object::{Object, key};
-use super::registry::Resource;
 use super::request::Request;
+use super::resource::Resource;
 use super::selectors::Selection;
 use super::store::StoreSnapshot;
 

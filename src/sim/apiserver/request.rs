@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use axum::http::{HeaderMap, Method, Uri};
 
-use super::auth::User;
+use super::user::User;
 
 /// What a path and method ask for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

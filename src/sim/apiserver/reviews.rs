@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::auth::{User, path_allowed, strings};
+use super::auth::{path_allowed, strings};
 use super::core::Core;
 use super::failure::Failure;
 use super::object::text;
-use super::registry::Resource;
 use super::request::{Request, Target};
+use super::resource::Resource;
 use super::tokens;
+use super::user::User;
 
 /// The answer to a review: the body with its status.
 pub fn review(core: &Core, resource: &Resource, request: &Request, mut body: Value) -> Result<Value, Failure> {

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::failure::Failure;
 use super::object::{Object, text};
-use super::registry::Resource;
+use super::resource::Resource;
 
 /// What happened to one object.
 #[derive(Debug)]

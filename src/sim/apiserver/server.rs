@@ -9,13 +9,14 @@ use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
-use super::auth::{self, Credential, Rule, User};
+use super::auth::{Credential, Rule};
 use super::core::{Clock, Core};
 use super::counts::Counts;
 use super::faults::Faults;
 use super::listen;
 use super::tidy;
 use super::tls::{Tls, TlsError};
+use super::user::{NODE_NAME, User};
 
 /// How a server is started.
 #[derive(Clone)]
@@ -190,7 +191,7 @@ impl ApiServer {
             return token;
         }
         let mut user = User::named(name);
-        user.extra.extend(node.map(|node| (auth::NODE_NAME.to_owned(), vec![node.to_owned()])));
+        user.extra.extend(node.map(|node| (NODE_NAME.to_owned(), vec![node.to_owned()])));
         let token = format!("{}-{}", name.replace(':', "-"), self.core.uuid());
         self.core.users.add(Credential { user, ..Credential::default() }, &token);
         token

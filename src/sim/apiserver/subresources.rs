@@ -7,8 +7,8 @@ use super::delete::{self, DeleteOptions};
 use super::failure::{Cause, Failure, success};
 use super::object::{deleting, key, meta, metadata_mut, text};
 use super::policies::Asked;
-use super::registry::Resource;
 use super::request::Request;
+use super::resource::Resource;
 use super::schema;
 use super::selectors::selects;
 

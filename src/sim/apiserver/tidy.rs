@@ -11,7 +11,7 @@ use super::core::Core;
 use super::definitions;
 use super::delete::{self, DeleteOptions};
 use super::object::{Object, deleting, key_of, meta, metadata_mut, text};
-use super::registry::Resource;
+use super::resource::Resource;
 use super::selectors::Selection;
 
 /// Sweeps are at least this far apart, so that a burst of deletions costs few of them.

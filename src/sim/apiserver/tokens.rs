@@ -8,14 +8,15 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jiff::{Timestamp, ToSpan};
 use serde_json::{Value, json};
 
-use super::auth::{AUDIENCE, Credential, User, strings};
+use super::auth::{AUDIENCE, Credential, strings};
 use super::core::{Core, rfc3339};
 use super::failure::{Cause, Failure};
 use super::object::{Object, key, meta, metadata_mut, text};
 use super::policies::Asked;
-use super::registry::Resource;
 use super::request::Request;
+use super::resource::Resource;
 use super::schema;
+use super::user::User;
 
 /// Seconds of a token that asks for none.
 const LIFETIME: i64 = 3600;

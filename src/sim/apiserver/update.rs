@@ -8,7 +8,7 @@ use super::failure::{Cause, Failure};
 use super::managed::{self, Manager};
 use super::object::{key, meta, metadata_mut, text, typed};
 use super::patch;
-use super::registry::Resource;
+use super::resource::Resource;
 use super::schema::zero_object;
 use super::write::{Made, Write, Written};
 

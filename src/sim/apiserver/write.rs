@@ -11,8 +11,8 @@ use super::failure::{Cause, Failure};
 use super::managed::{self, Manager};
 use super::object::{Object, deleting, finalized, key, meta, metadata_mut, text};
 use super::policies::{self, Asked};
-use super::registry::Resource;
 use super::request::Request;
+use super::resource::Resource;
 use super::schema::{self, zero_object};
 use super::validate;
 

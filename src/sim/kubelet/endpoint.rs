@@ -1,7 +1,6 @@
-//! The connection to one device plugin: its stream of device lists and the calls made to it.
+//! The connection to one device plugin and the calls made to it.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
@@ -9,14 +8,11 @@ use tonic::transport::Channel;
 use tonic::{Request, Status};
 
 use super::grants::Ids;
-use super::locked;
-use super::machine::Machine;
 use baton_contract::deviceplugin::device_plugin_client::DevicePluginClient;
 use baton_contract::deviceplugin::{
     AllocateRequest, AllocateResponse, ContainerAllocateRequest, ContainerPreferredAllocationRequest,
     DevicePluginOptions, Empty, PreStartContainerRequest, PreferredAllocationRequest,
 };
-use baton_runtime::clock;
 
 /// A connected plugin.
 #[derive(Debug)]
@@ -88,39 +84,11 @@ impl Plugin {
         call.await.map_err(|_| Status::deadline_exceeded("context deadline exceeded"))?.map(|_| ())
     }
 
-    async fn open<T>(&self, call: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
+    /// The result of a call, which fails when the connection is closed.
+    pub async fn open<T>(&self, call: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
         tokio::select! {
             () = self.closed.cancelled() => Err(Status::cancelled("grpc: the client connection is closing")),
             result = call => result,
         }
-    }
-}
-
-/// Reads a plugin's device lists until its stream ends, then disconnects what counts as that plugin. Up to Kubernetes 1.36 that is
-/// **the resource's current plugin**: with two overlapping instances, the end of the old one's stream also ends the new one's.
-pub(super) async fn run(machine: Arc<Machine>, resource: String, plugin: Arc<Plugin>) {
-    let mut client = plugin.client();
-    if let Ok(stream) = plugin.open(client.list_and_watch(Empty {})).await {
-        let mut stream = stream.into_inner();
-        while let Ok(Some(list)) = plugin.open(stream.message()).await {
-            let touched = {
-                let mut state = locked(&machine.state);
-                let touched = state.devices.listed(&resource, list.devices);
-                let touched = touched.iter().filter_map(|uid| state.pods.get(uid).cloned());
-                touched.collect::<Vec<_>>()
-            };
-            if let Err(error) = machine.write_checkpoint() {
-                tracing::error!(%error, "cannot write the device checkpoint");
-            }
-            machine.devices_changed.notify_one();
-            for pod in touched {
-                pod.wake.notify_one();
-            }
-        }
-    }
-    let is_gone = locked(&machine.plugins).end(&resource, &plugin);
-    if is_gone {
-        locked(&machine.state).devices.disconnected(&resource, clock::mono());
-        machine.devices_changed.notify_one();
     }
 }

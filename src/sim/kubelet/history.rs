@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::runtime::Injected;
+use super::instance::Injected;
 
 /// One run of a container's process.
 #[derive(Debug, Clone, PartialEq, Eq)]

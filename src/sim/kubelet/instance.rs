@@ -1,10 +1,12 @@
-//! One run of a container: a virtual process and its end.
+//! One run of a container: what it was started with, a virtual process and its end.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use serde::Serialize;
 
-use super::runtime::Injected;
+use baton_contract::deviceplugin::ContainerAllocateResponse;
 
 /// Exit code of a process that SIGKILL ended.
 pub const KILLED: i32 = 137;
@@ -34,6 +36,39 @@ pub struct OnTerm {
     pub takes: Duration,
     /// How it ends then.
     pub code: i32,
+}
+
+/// What a container was started with: the plugins' answers, merged; of two values for a key the first stays.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Injected {
+    /// Environment variables. The pod's own win over these.
+    pub envs: BTreeMap<String, String>,
+    /// Host path by container path.
+    pub device_nodes: BTreeMap<String, String>,
+    /// Host path by container path.
+    pub mounts: BTreeMap<String, String>,
+    /// Annotations for the container runtime.
+    pub annotations: BTreeMap<String, String>,
+    /// Fully qualified CDI device names.
+    pub cdi_devices: Vec<String>,
+}
+
+impl Injected {
+    /// Adds a resource's answer.
+    pub fn merge(&mut self, answer: &ContainerAllocateResponse) {
+        fn add<'a>(to: &mut BTreeMap<String, String>, from: impl Iterator<Item = (&'a String, &'a String)>) {
+            for (key, value) in from {
+                to.entry(key.clone()).or_insert_with(|| value.clone());
+            }
+        }
+        add(&mut self.envs, answer.envs.iter());
+        add(&mut self.device_nodes, answer.devices.iter().map(|node| (&node.container_path, &node.host_path)));
+        add(&mut self.mounts, answer.mounts.iter().map(|mount| (&mount.container_path, &mount.host_path)));
+        add(&mut self.annotations, answer.annotations.iter());
+        self.cdi_devices.extend(answer.cdi_devices.iter().map(|device| device.name.clone()));
+        self.cdi_devices.dedup();
+    }
 }
 
 /// One run of a container.

@@ -1,16 +1,17 @@
-//! The Registration service on `device-plugins/kubelet.sock`.
+//! The Registration service on `device-plugins/kubelet.sock`, and the device lists of plugins that have registered.
 
 use std::sync::{Arc, Weak};
 
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::{Request, Response, Status};
 
-use super::endpoint::{self, Plugin};
+use super::endpoint::Plugin;
 use super::error::{KubeletError, check_socket_path};
 use super::machine::Machine;
 use super::{locked, wire};
 use baton_contract::deviceplugin::registration_server::{Registration, RegistrationServer};
 use baton_contract::deviceplugin::{Empty, RegisterRequest};
+use baton_runtime::clock;
 
 /// The only version of the device plugin API.
 const VERSION: &str = "v1beta1";
@@ -78,8 +79,37 @@ async fn connect(machine: &Arc<Machine>, resource: String, endpoint: &str) -> Re
     let connected = locked(&machine.plugins).connect(&resource, &plugin);
     connected.map_err(refused)?;
     locked(&machine.state).devices.connected(&resource, options);
-    machine.spawn(endpoint::run(machine.clone(), resource, plugin));
+    machine.spawn(follow(machine.clone(), resource, plugin));
     Ok(())
+}
+
+/// Reads a plugin's device lists until its stream ends, then disconnects what counts as that plugin. Up to Kubernetes 1.36 that is
+/// **the resource's current plugin**: with two overlapping instances, the end of the old one's stream also ends the new one's.
+async fn follow(machine: Arc<Machine>, resource: String, plugin: Arc<Plugin>) {
+    let mut client = plugin.client();
+    if let Ok(stream) = plugin.open(client.list_and_watch(Empty {})).await {
+        let mut stream = stream.into_inner();
+        while let Ok(Some(list)) = plugin.open(stream.message()).await {
+            let touched = {
+                let mut state = locked(&machine.state);
+                let touched = state.devices.listed(&resource, list.devices);
+                let touched = touched.iter().filter_map(|uid| state.pods.get(uid).cloned());
+                touched.collect::<Vec<_>>()
+            };
+            if let Err(error) = machine.write_checkpoint() {
+                tracing::error!(%error, "cannot write the device checkpoint");
+            }
+            machine.devices_changed.notify_one();
+            for pod in touched {
+                pod.wake.notify_one();
+            }
+        }
+    }
+    let is_gone = locked(&machine.plugins).end(&resource, &plugin);
+    if is_gone {
+        locked(&machine.state).devices.disconnected(&resource, clock::mono());
+        machine.devices_changed.notify_one();
+    }
 }
 
 /// Tries to connect until the time is over: a plugin may register just before it listens.

@@ -4,53 +4,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use std::time::Duration;
 
-use serde::Serialize;
 use tokio::sync::Notify;
 
 use super::cgroups::Cgroups;
 use super::history::ProcessRun;
-use super::instance::{Exit, Instance, OnTerm};
+use super::instance::{Exit, Injected, Instance, OnTerm};
 use super::locked;
 use super::pod::PodHandle;
 use super::process::Process;
-use baton_contract::deviceplugin::ContainerAllocateResponse;
 use baton_runtime::clock;
 
 /// The shortest and the longest time until the kubelet calls a runtime again that is back.
 const FOUND_AGAIN: (Duration, Duration) = (Duration::from_millis(600), Duration::from_secs(3));
-
-/// What a container was started with: the plugins' answers, merged; of two values for a key the first stays.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Injected {
-    /// Environment variables. The pod's own win over these.
-    pub envs: BTreeMap<String, String>,
-    /// Host path by container path.
-    pub device_nodes: BTreeMap<String, String>,
-    /// Host path by container path.
-    pub mounts: BTreeMap<String, String>,
-    /// Annotations for the container runtime.
-    pub annotations: BTreeMap<String, String>,
-    /// Fully qualified CDI device names.
-    pub cdi_devices: Vec<String>,
-}
-
-impl Injected {
-    /// Adds a resource's answer.
-    pub fn merge(&mut self, answer: &ContainerAllocateResponse) {
-        fn add<'a>(to: &mut BTreeMap<String, String>, from: impl Iterator<Item = (&'a String, &'a String)>) {
-            for (key, value) in from {
-                to.entry(key.clone()).or_insert_with(|| value.clone());
-            }
-        }
-        add(&mut self.envs, answer.envs.iter());
-        add(&mut self.device_nodes, answer.devices.iter().map(|node| (&node.container_path, &node.host_path)));
-        add(&mut self.mounts, answer.mounts.iter().map(|mount| (&mount.container_path, &mount.host_path)));
-        add(&mut self.annotations, answer.annotations.iter());
-        self.cdi_devices.extend(answer.cdi_devices.iter().map(|device| device.name.clone()));
-        self.cdi_devices.dedup();
-    }
-}
 
 /// A pod's sandbox and its containers' last two runs.
 #[derive(Debug, Clone, Default)]

@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
+use super::instance::Injected;
 use super::lifecycle::containers;
 use super::machine::KubeletState;
-use super::runtime::{Injected, Runtime};
+use super::runtime::Runtime;
 use baton_runtime::clock;
 
 /// One container.

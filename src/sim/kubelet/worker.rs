@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 
-use super::instance::OnTerm;
+use super::instance::{Injected, OnTerm};
 use super::lifecycle::{self, BackOffs, RestartPolicy, Role};
 use super::machine::Machine;
 use super::pod::PodHandle;
 use super::process::Process;
-use super::runtime::{Injected, Launch};
+use super::runtime::Launch;
 use super::status::{self, Observed, Waiting};
 use super::{admission, leaving, locked, pod};
 use baton_runtime::clock;

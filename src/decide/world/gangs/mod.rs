@@ -14,6 +14,7 @@ mod member;
 mod not_ready;
 pub mod rule;
 mod status;
+mod topology;
 mod votes;
 
 pub use book::{GangBook, GangChange, Resolved};
@@ -28,4 +29,5 @@ pub use not_ready::{NotReady, Uncounted};
 pub use status::{
     GangProgress, Generation, GroupAttempts, after_satisfaction, is_rewording, is_same_but_times, status,
 };
+pub use topology::GroupTopology;
 pub use votes::MemberAge;

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::pod::set;
 use crate::apiserver::failure::Failure;
 use crate::apiserver::object::meta;
-use crate::apiserver::registry::Resource;
+use crate::apiserver::resource::Resource;
 
 /// What priority admission looks up: (value, preemption policy) of a class, or of the default class for `""`.
 pub type Classes<'a> = dyn Fn(&str) -> Option<(String, i64, String)> + 'a;

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::apiserver::registry::Resource;
+use crate::apiserver::resource::Resource;
 use crate::apiserver::schema::zero_object;
 use crate::apiserver::validate::quantity;
 

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::pod::{self, set};
-use crate::apiserver::registry::Resource;
+use crate::apiserver::resource::Resource;
 
 /// Defaults that belong to the type and are owned by the manager that writes the object.
 pub fn decode_time(resource: &Resource, value: &mut Value) {

@@ -2,10 +2,10 @@
 
 use serde_json::Value;
 
-use crate::apiserver::auth::User;
 use crate::apiserver::object::meta;
-use crate::apiserver::registry::Resource;
 use crate::apiserver::request::Request;
+use crate::apiserver::resource::Resource;
+use crate::apiserver::user::User;
 
 /// A write as policies see it.
 pub struct Asked<'a> {

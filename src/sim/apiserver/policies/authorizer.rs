@@ -8,9 +8,10 @@ use cel::common::types::{CelBool, CelString, STRING_TYPE, Type};
 use cel::common::value::{CowVal, StaticVal, Val};
 use cel::{DeclarationError, Env, ExecutionError};
 
-use crate::apiserver::auth::{User, Users, path_allowed};
+use crate::apiserver::auth::{Users, path_allowed};
 use crate::apiserver::request::Target;
 use crate::apiserver::store::Store;
+use crate::apiserver::user::User;
 
 static TYPE: Type = Type::new_unspecified_type("kubernetes.authorization.Authorizer");
 

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::{Column, events, nodes, others, pods};
 use crate::apiserver::codec::partial;
 use crate::apiserver::object::typed;
-use crate::apiserver::registry::Resource;
+use crate::apiserver::resource::Resource;
 
 /// Builds the table of some objects. `include` is the `includeObject` parameter; `head` says whether the columns are
 /// named (only the first table of a watch does).

@@ -1,7 +1,7 @@
 //! Tables of the other built-in kinds: the columns that matter to a reader.
 
 use super::Column;
-use crate::apiserver::registry::Resource;
+use crate::apiserver::resource::Resource;
 
 /// (group, plural, columns as `Name=path`, `+` marks the wide ones).
 #[rustfmt::skip]

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::names::{dns_label, dns_subdomain, label_key, label_value};
 use crate::apiserver::failure::Cause;
 use crate::apiserver::object::{finalized, meta};
-use crate::apiserver::registry::Resource;
+use crate::apiserver::resource::Resource;
 
 /// Most bytes of all annotation keys and values together.
 const ANNOTATIONS_LIMIT: usize = 262_144;
