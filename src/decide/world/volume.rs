@@ -14,6 +14,8 @@ pub struct VolumeFacts {
     pub labels: Labels,
     /// `spec.storageClassName`.
     pub class: Option<Box<str>>,
+    /// `spec.volumeAttributesClassName`; empty where there is none.
+    pub attributes: Box<str>,
     /// `spec.capacity.storage` in bytes.
     pub capacity: i64,
     /// `spec.accessModes`.
@@ -56,6 +58,8 @@ pub struct ClaimFacts {
     pub lost: bool,
     /// `spec.storageClassName`.
     pub class: Option<Box<str>>,
+    /// `spec.volumeAttributesClassName`; empty where there is none.
+    pub attributes: Box<str>,
     /// Deletion has been asked for.
     pub deleting: bool,
     /// `ReadWriteOncePod` is among the access modes.

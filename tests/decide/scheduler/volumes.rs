@@ -235,15 +235,18 @@ fn a_pod_with_two_claims_gets_both_on_one_node() {
 fn access_modes_kind_selector_and_promises_of_others_are_respected() {
     let mut cluster = cluster();
     cluster.class("local", false, &[]);
-    for name in ["many", "block", "labels", "theirs", "gone", "ours"] {
+    for name in ["many", "block", "labels", "theirs", "gone", "gold", "ours"] {
         cluster.volume(name, 10, "a");
     }
+    // Promised already, and never bound: the controller goes by the VolumeAttributesClass, too.
+    let gold = cluster.volumes.get_mut("gold").unwrap();
+    (gold.attributes, gold.claim) = ("gold".into(), Some((PodKey::new("ml", "data"), "".into())));
     cluster.volumes.get_mut("many").unwrap().modes = AccessModes::of(["ReadOnlyMany"]);
     cluster.volumes.get_mut("block").unwrap().block = true;
     cluster.volumes.get_mut("theirs").unwrap().claim = Some((PodKey::new("ml", "else"), "uid-else".into()));
     cluster.volumes.get_mut("gone").unwrap().deleting = true;
     cluster.volumes.get_mut("ours").unwrap().labels.insert("disk".into(), "ssd".into());
-    for name in ["many", "block", "theirs", "gone", "ours"] {
+    for name in ["many", "block", "theirs", "gone", "gold", "ours"] {
         cluster.tell_volume(name);
     }
     cluster.claims.insert(PodKey::new("ml", "else"), ClaimFacts { complete: true, ..ClaimFacts::default() });

@@ -356,8 +356,9 @@ fn match_volume<'a>(
 ) -> Option<&'a str> {
     let labels = &node.facts.as_ref()?.labels;
     let facts = &claim.facts;
-    let fits =
-        |volume: &VolumeFacts| !volume.deleting && volume.block == facts.block && volume.capacity >= facts.request;
+    // The controller binds no volume of another VolumeAttributesClass, not even one that is promised.
+    let alike = |volume: &VolumeFacts| volume.block == facts.block && volume.attributes == facts.attributes;
+    let fits = |volume: &VolumeFacts| !volume.deleting && alike(volume) && volume.capacity >= facts.request;
     let mut open = view
         .world
         .volumes()
