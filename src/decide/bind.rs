@@ -287,7 +287,7 @@ impl Binder {
     /// Goes on with an attempt that has waited for its volumes, or for those of others. One that takes a lock is judged again when it does.
     pub fn proceed(&mut self, cx: &mut Context<'_>, id: PodId) {
         let unlocked = |of: &&BindAttempt| !of.locks && matches!(of.phase, BindPhase::Volumes { .. });
-        match self.attempts.get(&id).filter(unlocked).and_then(|attempt| attempt.outdated(cx.world)) {
+        match self.attempts.get(&id).filter(unlocked).and_then(|attempt| attempt.outdated(cx.terms.scene(cx.world))) {
             Some(why) => self.cancel(cx, id, Cancel::Requeue(why)),
             None => self.line_up(cx, id),
         }
@@ -319,7 +319,7 @@ impl Binder {
         while cx.terms.leading {
             let Some(id) = self.next_in_queue(cx.terms.scene(cx.world), node_id) else { return };
             let Some(attempt) = self.attempts.get(&id) else { return };
-            if let Some(why) = attempt.outdated(cx.world) {
+            if let Some(why) = attempt.outdated(cx.terms.scene(cx.world)) {
                 self.cancel(cx, id, Cancel::Requeue(why));
                 continue;
             }

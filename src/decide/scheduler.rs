@@ -533,7 +533,8 @@ impl Scheduler {
             self.fire(Timer::Node(id), now);
             self.route(now);
             let (mut cx, binder, ..) = self.split(now);
-            if cx.world.node(id).is_none_or(|node| node.facts.is_none()) {
+            let gone = cx.world.node(id).is_none_or(|node| node.facts.is_none());
+            if gone || changes.wake.meets(Wake::NODE_CHANGED) {
                 binder.requeue_outdated(&mut cx, id);
                 self.route(now);
             }

@@ -31,7 +31,7 @@ impl Binder {
                 cx.world.observe_lock(node, LockRead::parse(value.as_deref()), cx.terms.now.mono);
                 // The write may have been late: locks of another leader may have come and gone since it was decided.
                 if let Some(attempt) = self.attempts.get_mut(&id)
-                    && let Some(why) = attempt.outdated(cx.world)
+                    && let Some(why) = attempt.outdated(cx.terms.scene(cx.world))
                 {
                     attempt.cancelled.get_or_insert(Cancel::Requeue(why));
                 }

@@ -5,11 +5,13 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use crate::core::agenda::Scene;
 use crate::core::effect::{Effect, Effects, Ticket};
 use crate::core::rules::Annotations;
+use crate::core::select::eligible::keeps_away;
 use crate::lock::LockClaim;
 use crate::pause::doubled;
-use crate::world::{NodeId, PodId, World};
+use crate::world::{NodeId, PodId};
 use baton_contract::{PodRef, Shared};
 
 /// A PreBind request is repeated after this time.
@@ -162,7 +164,8 @@ impl BindAttempt {
     }
 
     /// Why the decision behind it is void; `None` while it holds.
-    pub(super) fn outdated(&self, world: &World) -> Option<String> {
+    pub(super) fn outdated(&self, scene: Scene<'_>) -> Option<String> {
+        let world = scene.world;
         let Some(node) = world.node(self.node).filter(|node| node.facts.is_some()) else {
             return Some(format!("node {} is gone", self.node_name));
         };
@@ -171,6 +174,9 @@ impl BindAttempt {
         }
         let (.., id) = self.turn;
         let pod = world.pod(id)?;
+        if let Some(why) = keeps_away(scene.view(), scene.terms.rules, pod, (self.node, node)) {
+            return Some(format!("node {} takes it no more: {why}", self.node_name));
+        }
         let devices = pod.devices.as_ref()?;
         if let Some(device) = world.contested_device(id) {
             return Some(format!("device {device} of node {} is assigned to another pod", self.node_name));

@@ -143,7 +143,7 @@ impl Binder {
         turns.sort_unstable();
         for (.., id) in turns.into_iter().rev() {
             if let Some(attempt) = self.attempts.get(&id).filter(|attempt| waits(attempt))
-                && let Some(why) = attempt.outdated(cx.world)
+                && let Some(why) = attempt.outdated(cx.terms.scene(cx.world))
             {
                 self.cancel(cx, id, Cancel::Requeue(why));
             }

@@ -8,7 +8,8 @@ use baton::decide::core::rules::plugins::DefaultSet;
 use baton::decide::lock::LockPolicy;
 use baton::decide::pod::PodContainer;
 use baton::decide::scheduler::{Config, Effect, EffectResult, LockResult, Scheduler};
-use baton::decide::world::{PodFacts, WorldEvent};
+use baton::decide::world::spec::{Taint, TaintEffect, Toleration, TolerationOperator};
+use baton::decide::world::{NodeFacts, PodFacts, WorldEvent};
 
 use crate::harness::{Fault, TestScheduler, gpu_device, pod};
 
@@ -70,6 +71,46 @@ fn a_higher_priority_goes_first_in_the_line() {
 }
 
 /// A lock of the format `timestamp` names no pod: what it is known by is its text.
+#[test]
+fn a_pod_in_the_line_of_a_node_that_takes_it_no_more_goes_elsewhere() {
+    fn taint(facts: &mut NodeFacts, effect: TaintEffect) {
+        facts.taints.push(Taint { key: "gone".to_owned(), value: String::new(), effect });
+    }
+    let changes: [fn(&mut NodeFacts); 4] = [
+        |facts| facts.unschedulable = true,
+        |facts| taint(facts, TaintEffect::NoSchedule),
+        |facts| taint(facts, TaintEffect::NoExecute),
+        |facts| drop(facts.labels.remove("pool")),
+    ];
+    for (at, change) in changes.into_iter().enumerate() {
+        let mut cluster = TestScheduler::new();
+        let pool = |facts: &mut NodeFacts| drop(facts.labels.insert("pool".to_owned(), "x".to_owned()));
+        let submit = |cluster: &mut TestScheduler, name: &str, tolerates: bool| {
+            let mut facts = pod(name, ONE, cluster.now);
+            facts.spec.node_selector.insert("pool".to_owned(), "x".to_owned());
+            let all = Toleration { operator: TolerationOperator::Exists, ..Toleration::default() };
+            facts.spec.tolerations.extend(tolerates.then_some(all));
+            cluster.submit(facts);
+            cluster.settle();
+        };
+        cluster.node("n", 8);
+        cluster.change_node("n", pool);
+        for (name, tolerates) in [("first", false), ("second", false), ("tolerant", true)] {
+            submit(&mut cluster, name, tolerates);
+        }
+        cluster.node("other", 1);
+        cluster.change_node("other", pool);
+        cluster.settle();
+        assert_eq!((cluster.holder("n"), cluster.bound()), (Some("first"), 1));
+        cluster.change_node("n", change);
+        cluster.settle();
+        assert_eq!(cluster.node_of("second"), Some("other"), "{at}");
+        cluster.agent_releases("n");
+        cluster.settle();
+        assert_eq!(cluster.node_of("tolerant"), (at < 3).then_some("n"), "{at}");
+    }
+}
+
 #[test]
 fn a_lost_answer_to_the_lock_is_found_to_be_success() {
     for lock_format in [LockFormat::Uid, LockFormat::Timestamp] {

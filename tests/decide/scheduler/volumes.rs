@@ -153,8 +153,9 @@ fn a_provisioner_that_gives_up_takes_the_node_away_and_another_one_is_chosen() {
     cluster.claim("data", 10, |_| {});
     cluster.pod_with_claims("p", &["data"]);
     let first = cluster.selected("data").unwrap().to_owned();
-    cluster.change_node(&first, |facts| facts.unschedulable = true);
     cluster.change_claim("data", |facts| facts.selected_node = None);
+    cluster.settle();
+    cluster.change_node(&first, |facts| facts.unschedulable = true);
     cluster.settle();
     assert!(cluster.conditions["p"].contains("could not make a volume for claim data"), "{}", cluster.conditions["p"]);
     assert!(cluster.notices.contains(&("p".into(), "FailedBinding")), "{:?}", cluster.notices);
