@@ -10,7 +10,7 @@ use baton_contract::PodUid;
 use baton_contract::key::is_device_resource;
 
 use super::agenda::{NEW_POD, Scene, Terms};
-use super::preemption::{SOON, judge_budgets, leaves_within};
+use super::preemption::{SOON, Units, judge_budgets, leaves_within, victim_sets};
 use super::rules::plugins::{device_fit, is_stock};
 use super::rules::{Outcome, Plugins, Refusal, Slots, Victim, View};
 
@@ -177,7 +177,11 @@ fn enough(view: View<'_>, pod: &Pod, node: &Node, proposed: &[PodUid]) -> Option
     let others: Vec<PodId> = on_node().filter(lower).map(|other| other.id).collect();
     let asked: Vec<PodId> = proposed.iter().filter_map(|uid| world.pod_id(uid)).collect();
     let candidates: Vec<PodId> = asked.iter().chain(&others).copied().collect();
-    let mut others: Vec<Victim> = judge_budgets(world, &candidates);
+    // The other scheduler evicts pods of this node alone: a member that its gang cannot do without would leave the others behind.
+    let none = BTreeSet::new();
+    let sets = victim_sets(world, &candidates, &mut Units::new(pod.facts.spec.priority, &none));
+    let mut others: Vec<Victim> =
+        sets.into_iter().filter(|set| set.others.is_empty()).flat_map(|set| set.pods).collect();
     others.retain(|victim| !asked.contains(&victim.pod));
     // Pods whose eviction breaks no budget go first; among them the lowest priority, then the youngest.
     others.sort_by_key(|v| (v.breaks_budget, v.priority, std::cmp::Reverse(v.created), v.pod));
@@ -196,8 +200,8 @@ fn enough(view: View<'_>, pod: &Pod, node: &Node, proposed: &[PodUid]) -> Option
                     gone.insert(added[at].1);
                 }
             }
-            let broken =
-                |pods: &[PodId]| judge_budgets(world, pods).iter().filter(|victim| victim.breaks_budget).count() as i64;
+            let judged = |pods: &[PodId]| judge_budgets(world, pods, &none);
+            let broken = |pods: &[PodId]| judged(pods).iter().filter(|victim| victim.breaks_budget).count() as i64;
             let all: Vec<PodId> = asked.iter().copied().chain(added.iter().map(|(id, _)| *id)).collect();
             return Some(NodeVictims {
                 victims: proposed.iter().chain(added.iter().map(|(_, uid)| *uid)).cloned().collect(),

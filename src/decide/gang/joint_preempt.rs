@@ -66,7 +66,7 @@ impl Gangs {
             places.iter().any(|(_, at)| Some(*at) == node)
         };
         let waits = leaving.iter().any(on_place);
-        (enough && (waits || !evicted.is_empty())).then(|| share_out(placing.world, places, evicted))
+        (enough && (waits || !evicted.is_empty())).then(|| share_out(placing.world, places, evicted, &gone))
     }
 }
 
@@ -156,13 +156,18 @@ fn reserve_again(placing: &mut Placing<'_>, before: &[Saved]) -> bool {
 }
 
 /// Each member with its node and the victims there; a victim on a node without a member leaves for the first member.
-fn share_out(world: &World, places: Vec<(PodId, NodeId)>, evicted: Vec<VictimSet>) -> VictimPlan {
+fn share_out(
+    world: &World,
+    places: Vec<(PodId, NodeId)>,
+    evicted: Vec<VictimSet>,
+    gone: &BTreeSet<PodId>,
+) -> VictimPlan {
     let mut plan: VictimPlan =
         places.into_iter().map(|(id, node)| (id, PreemptionCandidate { node, victims: Vec::new() })).collect();
     let own: BTreeSet<PodId> = evicted.iter().flat_map(|set| &set.pods).map(|victim| victim.pod).collect();
     let others: BTreeSet<PodId> = evicted.iter().flat_map(|set| set.others.iter().copied()).collect();
     let others: Vec<PodId> = others.difference(&own).copied().collect();
-    let victims = evicted.into_iter().flat_map(|set| set.pods).chain(judge_budgets(world, &others));
+    let victims = evicted.into_iter().flat_map(|set| set.pods).chain(judge_budgets(world, &others, gone));
     for victim in victims {
         let node = world.pod(victim.pod).and_then(Pod::node);
         let at = plan.iter().position(|(_, candidate)| Some(candidate.node) == node).unwrap_or(0);

@@ -9,6 +9,7 @@ use crate::core::agenda::Terms;
 use crate::core::placing::Placing;
 use crate::core::reservations::Saved;
 use crate::core::rules::View;
+use crate::core::rules::plugins::default_preemption::EvictionCost;
 use crate::core::select::eligible::{Eligibility, NodeEligibility};
 use crate::core::select::free::{free_on, percent};
 use crate::core::select::shape::PodShape;
@@ -19,6 +20,7 @@ use crate::world::{
 
 use super::attempt::{Attempt, Search};
 use super::members::{SavedGroup, is_strict};
+use super::preempt::VictimPlan;
 use super::search::reserve_all;
 use super::try_order::Aim;
 use super::{Gangs, TryOrder, UnfitMember};
@@ -222,14 +224,14 @@ impl Gangs {
         }
     }
 
-    /// Runs `plan` with the group confined to one domain after the other, those with the most room first, until it finds something. A
-    /// group that need not be gathered is not confined.
-    pub(super) fn in_each_domain<T>(
+    /// The cheapest of what `plan` finds with the group confined to one domain after the other, those with the most room first; one whose
+    /// victims are of the least important pods ends the search. A group that need not be gathered is not confined.
+    pub(super) fn in_each_domain(
         &mut self,
         placing: &mut Placing<'_>,
         group: &GroupId,
-        mut plan: impl FnMut(&mut Self, &mut Placing<'_>) -> Option<T>,
-    ) -> Option<T> {
+        mut plan: impl FnMut(&mut Self, &mut Placing<'_>) -> Option<VictimPlan>,
+    ) -> Option<VictimPlan> {
         let topology = placing.world.gangs().topology_of(group).filter(|topology| !topology.required.is_empty());
         let Some(topology) = topology else { return plan(self, placing) };
         let aim = Aim::Minimum { once: self.satisfied_once(group) };
@@ -243,15 +245,23 @@ impl Gangs {
         let suffices = |domain: &Domain| need.room_without(view, &domain.at, below) >= Some(need.least);
         domains.retain(|domain| domain.all >= need.least && suffices(domain));
         domains.sort_by_key(|domain| (-domain.free, domain.nodes));
+        let lowest = placing.world.lowest_priority().unwrap_or(i32::MIN);
+        let mut cheapest: Option<(EvictionCost, VictimPlan)> = None;
         for domain in domains.into_iter().take(SEARCHED) {
             placing.world.confine(group, domain.at);
             let found = plan(self, placing);
             placing.world.unconfine();
-            if found.is_some() {
-                return found;
+            let Some(found) = found else { continue };
+            let cost = EvictionCost::of(found.iter().flat_map(|(_, candidate)| &candidate.victims));
+            let ends = cost.is_least(lowest);
+            if cheapest.as_ref().is_none_or(|(least, _)| cost < *least) {
+                cheapest = Some((cost, found));
+            }
+            if ends {
+                break;
             }
         }
-        None
+        cheapest.map(|(_, plan)| plan)
     }
 }
 

@@ -398,7 +398,10 @@ mod tests {
             let rows = vec![pod("default"), pod(other)];
             fitted(&["NAMESPACE", "NAME", "PHASE", "NODE"], rows, look, &mut Columns::default()).1
         };
-        assert_eq!((left_out("default"), left_out("ml")), (vec!["NAMESPACE (all default)".to_owned()], vec!["NODE".to_owned()]));
+        assert_eq!(
+            (left_out("default"), left_out("ml")),
+            (vec!["NAMESPACE (all default)".to_owned()], vec!["NODE".to_owned()])
+        );
         // That all nodes are ready is no news, that one is not is bad news.
         let node = |status: &str| ["node-a", status, "fresh 6s", "1 GPU unhealthy"].map(str::to_owned).to_vec();
         let shown = |status| {

@@ -429,21 +429,6 @@ fn victims_leave_in_one_rack_and_only_where_all_of_the_gang_then_fits() {
 }
 
 #[test]
-fn racks_that_victims_cannot_empty_do_not_hide_the_one_that_they_can() {
-    let mut gangs = cluster();
-    let mut racks: Vec<(String, i32, u32)> = (0..20).map(|rack| (format!("full-{rack}"), 9, 1)).collect();
-    racks.push(("low".to_owned(), 1, 2));
-    for (rack, priority, pods) in racks {
-        node(&mut gangs, &format!("{rack} 2 rack={rack} pool={rack}"));
-        (0..pods).for_each(|n| in_pool_with(&mut gangs, (&format!("on-{rack}-{n}"), priority), &rack, &[]));
-    }
-    gangs.settle();
-    assert_eq!(gangs.count("on-"), 22);
-    urgent(&mut gangs, 2, &must("g", "2"));
-    assert_eq!(gangs.cluster.evicted, ["on-low-0", "on-low-1"]);
-}
-
-#[test]
 fn min_resources_are_free_in_the_rack_or_nothing_is_tried() {
     let mut gangs = cluster();
     nodes(&mut gangs, &["a 3 rack=r1", "b 4 rack=r2"]);

@@ -7,9 +7,10 @@ use baton::contract::hint::LabelSelector;
 use baton::contract::tyjob::{BasicPolicy, JobQueuePolicy, Stage};
 use baton::contract::{PodKey, key};
 use baton::decide::tyjob::placement::{JobFacts, JobIdentity, JobSpec};
-use baton::decide::world::JobClaim;
 use baton::decide::world::spec::PodTerm;
+use baton::decide::world::{BudgetFacts, JobClaim, WorldEvent};
 
+use super::gathered::{cluster, in_pool_with, must, nodes};
 use crate::harness::gangs::{TestGangs, gang};
 use crate::harness::wall;
 
@@ -61,7 +62,7 @@ fn a_gang_that_ends_member_by_member_counts_those_that_have_succeeded() {
     for (policy, evicted) in [("once-satisfied", 1), ("waiting-running-succeed", 1), ("waiting-and-running", 2)] {
         let mut gangs = TestGangs::with(Default::default());
         (0..4).for_each(|n| gangs.plain_node(&format!("n{n}"), 1, "x"));
-        let keys = gang("low", "3", &[(MATCH_POLICY, policy)]);
+        let keys = gang("low", "3", &[("match-policy", policy)]);
         (0..4).for_each(|n| gangs.of_priority(&format!("low-{n}"), 1, &keys));
         gangs.settle();
         (0..2).for_each(|n| gangs.cluster.finish(&format!("low-{n}")));
@@ -133,6 +134,27 @@ fn two_places_that_a_gang_can_spare_cost_only_these() {
     assert_eq!(gangs.cluster.evicted.len(), 2, "{:?}", gangs.cluster.evicted);
     leave(&mut gangs);
     assert_eq!((gangs.count("high"), gangs.count("low")), (2, 3));
+}
+
+#[test]
+fn a_gang_that_preempts_uses_a_budget_once() {
+    let mut gangs = TestGangs::with(Default::default());
+    (0..4).for_each(|n| gangs.plain_node(&format!("n{n}"), 1, "x"));
+    // Those of the budget are the youngest: without it they would leave.
+    for name in ["other-0", "other-1", "web-0", "web-1"] {
+        let mut facts = gangs.facts(name, &[("cpu", "1")], &[]);
+        facts.spec.priority = 1;
+        facts.spec.labels = BTreeMap::from([("app".to_owned(), name[..3].to_owned())]);
+        gangs.cluster.submit(facts);
+        gangs.wait(1);
+    }
+    let selector: LabelSelector = serde_json::from_str(r#"{"matchLabels":{"app":"web"}}"#).unwrap();
+    let budget = BudgetFacts { selector: Some(selector), allowed: 1 };
+    gangs.cluster.event(WorldEvent::Budget(PodKey::new("ml", "web"), budget));
+    (0..2).for_each(|n| gangs.of_priority(&format!("high-{n}"), 9, &gang("high", "2", &[])));
+    gangs.settle();
+    let evicted = &gangs.cluster.evicted;
+    assert_eq!((evicted.len(), evicted.iter().filter(|pod| pod.starts_with("web")).count()), (2, 1), "{evicted:?}");
 }
 
 #[test]
@@ -409,4 +431,36 @@ fn a_gang_whose_member_is_asked_to_leave_in_vain_goes_on_after_a_minute() {
     assert_eq!(gangs.count("low"), 2);
     gangs.wait(3);
     assert_eq!(gangs.count("low"), 3, "{:?}", gangs.cluster.conditions);
+}
+
+#[test]
+fn racks_that_victims_cannot_empty_do_not_hide_the_one_that_they_can() {
+    let mut gangs = cluster();
+    let mut racks: Vec<(String, i32, u32)> = (0..20).map(|rack| (format!("full-{rack}"), 9, 1)).collect();
+    racks.push(("low".to_owned(), 1, 2));
+    for (rack, priority, pods) in racks {
+        nodes(&mut gangs, &[&format!("{rack} 2 rack={rack} pool={rack}")]);
+        (0..pods).for_each(|n| in_pool_with(&mut gangs, (&format!("on-{rack}-{n}"), priority), &rack, &[]));
+    }
+    gangs.settle();
+    assert_eq!(gangs.count("on-"), 22);
+    (0..2).for_each(|n| gangs.of_priority(&format!("g-{n}"), 9, &must("g", "2")));
+    gangs.settle();
+    gangs.cluster.evicted.sort_unstable();
+    assert_eq!(gangs.cluster.evicted, ["on-low-0", "on-low-1"]);
+}
+
+#[test]
+fn victims_leave_in_the_rack_where_that_costs_least() {
+    let mut gangs = cluster();
+    nodes(&mut gangs, &["a 1 rack=r1 pool=a", "b 1 rack=r1 pool=b", "c 1 rack=r2 pool=c", "d 1 rack=r2 pool=d"]);
+    for (node, priority) in [("b", 5), ("c", 1), ("d", 1)] {
+        in_pool_with(&mut gangs, (&format!("on-{node}"), priority), node, &[]);
+    }
+    gangs.settle();
+    assert_eq!(gangs.count("on-"), 3);
+    (0..2).for_each(|n| gangs.of_priority(&format!("g-{n}"), 9, &must("g", "2")));
+    gangs.settle();
+    gangs.cluster.evicted.sort_unstable();
+    assert_eq!(gangs.cluster.evicted, ["on-c", "on-d"], "in r1 one of higher priority would leave");
 }

@@ -429,7 +429,10 @@ fn a_pod_that_is_larger_than_every_node_is_not_told_to_wait() {
         cluster.explain(&PodKey::new("ml", pod)).unwrap().verdict
     };
     let verdict = explained(&mut cluster, "nine", "9");
-    assert_eq!(verdict.message, "0/1 nodes: 1 has fewer than 9 GPUs in service; nearest: n with 8 of 9 (the node has 8)");
+    assert_eq!(
+        verdict.message,
+        "0/1 nodes: 1 has fewer than 9 GPUs in service; nearest: n with 8 of 9 (the node has 8)"
+    );
     assert!(verdict.advice[0].contains("too small for it even when they are empty"), "{:?}", verdict.advice);
     // Autoscalers add nodes for Unschedulable.
     assert_eq!(cluster.reasons["nine"], "Unschedulable", "autoscalers judge by themselves which kind of node helps");

@@ -10,7 +10,7 @@ use baton::decide::pod::Deletion;
 use baton::decide::scheduler::{BindVerdict, Config, RequestId};
 use baton::decide::world::{BudgetFacts, PodFacts, WorldEvent};
 
-use crate::harness::gangs::TestGangs;
+use crate::harness::gangs::{self, TestGangs};
 use crate::harness::{TestScheduler, pod};
 
 const ONE: &[(&str, &str)] = &[(key::NVIDIA_GPU, "1")];
@@ -103,6 +103,26 @@ fn a_pod_of_kube_scheduler_is_explained_by_its_extender_calls_and_bind() {
     let listed = cluster.queue_report().items;
     let bind = listed.iter().find(|item| item.name == key.to_string()).unwrap();
     assert_eq!((bind.node.as_deref(), bind.state), (Some("n"), PodState::WaitingForLock), "{bind:?}");
+}
+
+#[test]
+fn a_member_that_its_gang_cannot_do_without_is_no_further_victim() {
+    let mut cluster = cluster();
+    cluster.node("n1", 2);
+    bound(&mut cluster, "single", ONE, 0);
+    cluster.wait(1);
+    for (min, further) in [("0", "uid-member"), ("1", "uid-single")] {
+        let mut member = pod("member", ONE, cluster.now);
+        member.spec.gang = gangs::declared("ml", &gangs::gang("g", min, &[]));
+        cluster.submit(member);
+        cluster.settle();
+        cluster.agent_releases("n1");
+        let one = theirs(&cluster, "one", ONE, 100);
+        let (victims, _) = room(&mut cluster, &one, &[]).unwrap();
+        assert_eq!(victims, [further], "{min}");
+        cluster.delete("member");
+        cluster.settle();
+    }
 }
 
 #[test]

@@ -67,7 +67,7 @@ fn on_node(
         world.remove_for_dry_run(*id);
     }
     let fits = !out.is_empty() && verdict(world, plugins, pod, node, now.mono).is_fit();
-    let victims = if fits { reprieve(world, plugins, pod, node, sets, now.mono) } else { Vec::new() };
+    let victims = if fits { reprieve(world, plugins, (pod, node), sets, units.gone(), now.mono) } else { Vec::new() };
     out.into_iter().for_each(|id| world.restore_after_dry_run(id));
     fits.then_some(PreemptionCandidate { node, victims })
 }
@@ -86,7 +86,7 @@ pub fn split_leaving(world: &World, pods: Vec<PodId>, now: Duration) -> (Vec<Pod
 pub fn victim_sets(world: &World, staying: &[PodId], units: &mut Units<'_>) -> Vec<VictimSet> {
     let mut sets = Vec::new();
     let mut gangs: BTreeMap<_, Vec<Victim>> = BTreeMap::new();
-    for victim in judge_budgets(world, staying) {
+    for victim in judge_budgets(world, staying, units.gone()) {
         match units.of(world, victim.pod) {
             None => sets.push(VictimSet { pods: vec![victim], others: Vec::new() }),
             Some(gang) => gangs.entry(gang).or_default().push(victim),
@@ -113,9 +113,9 @@ pub fn victim_sets(world: &World, staying: &[PodId], units: &mut Units<'_>) -> V
 fn reprieve(
     world: &mut World,
     plugins: &Plugins,
-    pod: &Pod,
-    node: NodeId,
+    (pod, node): (&Pod, NodeId),
     mut sets: Vec<VictimSet>,
+    gone: &BTreeSet<PodId>,
     now: Duration,
 ) -> Vec<Victim> {
     most_important_first(&mut sets);
@@ -132,7 +132,7 @@ fn reprieve(
     // A gang that cannot stay leaves whole, with its members on other nodes.
     let known: BTreeSet<PodId> = victims.iter().map(|victim| victim.pod).collect();
     let others: Vec<PodId> = evicted.difference(&known).copied().collect();
-    victims.extend(judge_budgets(world, &others));
+    victims.extend(judge_budgets(world, &others, gone));
     victims
 }
 
@@ -146,9 +146,9 @@ pub fn most_important_first(sets: &mut [VictimSet]) {
     });
 }
 
-/// Says for each pod whether evicting it, after those before it, would break a budget. The most important ones use the budget
-/// first, as in kube-scheduler.
-pub fn judge_budgets(world: &World, pods: &[PodId]) -> Vec<Victim> {
+/// Says for each pod whether evicting it, after those before it and those in `gone`, would break a budget. The most important ones use
+/// the budget first, as in kube-scheduler.
+pub fn judge_budgets(world: &World, pods: &[PodId], gone: &BTreeSet<PodId>) -> Vec<Victim> {
     let mut victims: Vec<Victim> = pods
         .iter()
         .filter_map(|id| {
@@ -159,6 +159,11 @@ pub fn judge_budgets(world: &World, pods: &[PodId]) -> Vec<Victim> {
         .collect();
     victims.sort_by(|a, b| b.priority.cmp(&a.priority).then(a.created.cmp(&b.created)));
     let mut used: BTreeMap<&baton_contract::PodKey, i64> = BTreeMap::new();
+    // Of a victim that is shown as being deleted its budget knows.
+    let unseen = |id: &PodId| world.pod(*id).filter(|pod| pod.facts.handoff.deleting.is_none());
+    for (key, _) in gone.iter().filter_map(unseen).flat_map(|pod| world.budgets_of(pod)) {
+        *used.entry(key).or_insert(0) += 1;
+    }
     for victim in &mut victims {
         let Some(pod) = world.pod(victim.pod) else { continue };
         for (key, budget) in world.budgets_of(pod) {

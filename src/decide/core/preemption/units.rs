@@ -45,6 +45,11 @@ impl<'a> Units<'a> {
         Self { below, gone, known: BTreeMap::new() }
     }
 
+    /// Pods that are victims already.
+    pub const fn gone(&self) -> &'a BTreeSet<PodId> {
+        self.gone
+    }
+
     /// The unit of a pod, which [`Units::get`] returns from now on. `None` for a pod that may leave by itself.
     pub fn of(&mut self, world: &World, id: PodId) -> Option<UnitId> {
         let job = world.pod(id).and_then(|pod| job_of(world, pod));

@@ -2,7 +2,9 @@
 
 use std::cmp::Reverse;
 
-use crate::core::rules::{Plugin, PostFilter, PreemptionCandidate};
+use jiff::Timestamp;
+
+use crate::core::rules::{Plugin, PostFilter, PreemptionCandidate, Victim};
 
 /// The rule.
 pub struct DefaultPreemption;
@@ -23,28 +25,42 @@ impl PostFilter for DefaultPreemption {
 /// possible one, so that more victims cost more), then the fewest victims, then the youngest among the most important
 /// victims, then the oldest node.
 pub fn cheapest(candidates: &[PreemptionCandidate]) -> Option<&PreemptionCandidate> {
-    candidates.iter().min_by_key(|candidate| {
-        let victims = &candidate.victims;
-        let highest = victims.iter().map(|victim| victim.priority).max();
-        let important = victims.iter().filter(|victim| Some(victim.priority) == highest);
-        let earliest = important.map(|victim| victim.created).min();
-        (
-            victims.iter().filter(|victim| victim.breaks_budget).count(),
+    candidates.iter().min_by_key(|candidate| (EvictionCost::of(candidate.victims.iter()), candidate.node))
+}
+
+/// What it costs to evict some pods; compared field by field.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct EvictionCost {
+    broken_budgets: usize,
+    highest: Option<i32>,
+    priorities: i64,
+    victims: usize,
+    earliest: Reverse<Option<Timestamp>>,
+}
+
+impl EvictionCost {
+    /// Of these.
+    pub fn of<'a>(victims: impl Iterator<Item = &'a Victim> + Clone) -> Self {
+        let highest = victims.clone().map(|victim| victim.priority).max();
+        let important = victims.clone().filter(|victim| Some(victim.priority) == highest);
+        Self {
+            broken_budgets: victims.clone().filter(|victim| victim.breaks_budget).count(),
             highest,
-            victims.iter().map(|victim| i64::from(victim.priority) - i64::from(i32::MIN)).sum::<i64>(),
-            victims.len(),
-            Reverse(earliest),
-            candidate.node,
-        )
-    })
+            priorities: victims.clone().map(|victim| i64::from(victim.priority) - i64::from(i32::MIN)).sum(),
+            victims: victims.count(),
+            earliest: Reverse(important.map(|victim| victim.created).min()),
+        }
+    }
+
+    /// No budget is broken, and no victim is more important than this.
+    pub fn is_least(&self, lowest: i32) -> bool {
+        self.broken_budgets == 0 && self.highest.is_none_or(|highest| highest <= lowest)
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use jiff::Timestamp;
-
     use super::*;
-    use crate::core::rules::Victim;
     use crate::world::{NodeId, PodId};
 
     /// Victims as (priority, second of creation, breaks a budget).
