@@ -14,8 +14,8 @@ use super::options::AgentOptions;
 use super::options::MigStrategy;
 use baton_contract::{ConditionReason, DeviceId, HealthReason, inventory};
 use baton_decide::health::{
-    Ailment, Blame, DeviceCondition, DriverError, GpuHealth, GpuStatus, LinkFault, NicHealth, Observation, Outage,
-    PortPolicy, RecoveryRule, ServeOutcome, SuspectRule, Suspicion, XidAction, XidPolicy,
+    Ailment, Blame, DeviceCondition, GpuHealth, GpuStatus, LinkFault, NicHealth, Observation, Outage, PortPolicy,
+    RecoveryRule, ServeOutcome, SuspectRule, Suspicion, XidAction, XidPolicy,
 };
 use baton_hardware::gpu::{Fault, MigMode};
 use baton_hardware::nic::{NicFault, PciFunction, Port, PortState};
@@ -192,9 +192,8 @@ impl HealthBook {
     pub fn apply_event(&mut self, event: &GpuEvent, machine: &Machine, now: Now) -> EventOutcome {
         let uuid = event.uuid.as_deref();
         let instance = self.instance(event, machine);
-        let error = match &event.kind {
-            EventKind::Xid(xid) => DriverError::Xid(*xid),
-            EventKind::DoubleBitEcc => DriverError::DoubleBitEcc,
+        let xid = match &event.kind {
+            EventKind::Xid(xid) => *xid,
             EventKind::Lost => {
                 let probe = machine.gpus.gpus.iter().map(|gpu| gpu.uuid.clone()).collect();
                 return EventOutcome { probe, ..EventOutcome::default() };
@@ -209,15 +208,15 @@ impl HealthBook {
                 return EventOutcome::default();
             }
         };
-        let seen = self.gpus.event(uuid, instance.as_deref(), &error, now.mono);
+        let seen = self.gpus.event(uuid, instance.as_deref(), xid, now.mono);
         if seen.action >= XidAction::Warn {
-            tracing::warn!(gpu = uuid, xid = seen.xid, action = %seen.action, "the driver reports an XID");
+            tracing::warn!(gpu = uuid, xid, action = %seen.action, "the driver reports an XID");
         }
         let changed = !seen.changes.is_empty();
         let probe = if changed { Vec::new() } else { self.due_probes(uuid, machine, now.mono) };
         let about = instance.as_deref().or(uuid).filter(|_| !probe.is_empty());
-        let noted = about.and_then(|id| Some((DeviceId::parse(id).ok()?, seen.xid)));
-        EventOutcome { xid: Some((seen.xid, seen.action)), changed, probe, noted }
+        let noted = about.and_then(|id| Some((DeviceId::parse(id).ok()?, xid)));
+        EventOutcome { xid: Some((xid, seen.action)), changed, probe, noted }
     }
 
     /// The GPUs to probe after an ignored event, every one where it names none: the driver puts the number of the last error on

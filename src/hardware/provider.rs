@@ -82,8 +82,6 @@ pub enum EventKind {
     /// A critical error with its XID. Errors that happen together may all carry the number of the last (NVML keeps only
     /// that), so an XID that is ignored is still a reason to probe its GPU.
     Xid(u64),
-    /// Double-bit ECC error.
-    DoubleBitEcc,
     /// The wait for events itself reported a GPU off the bus: probe them all.
     Lost,
     /// This GPU delivers no events, as long as it is not said to listen; it must be polled.

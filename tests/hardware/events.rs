@@ -31,11 +31,15 @@ fn an_xid_on_a_mig_instance_names_the_instance() {
 }
 
 #[test]
-fn a_double_bit_ecc_error_is_an_event_of_its_own() {
-    let bench = Bench::new(Shape::Single);
+fn an_ecc_error_of_a_mig_instance_concerns_that_instance_alone() {
+    let bench = Bench::new(Shape::Hgx);
+    bench.node.mig(1, &["3g.40gb"]).unwrap();
     bench.scan();
-    bench.node.double_bit_ecc(0).unwrap();
-    bench.event(|event| event.kind == EventKind::DoubleBitEcc);
+    // As a driver reports one error: for the whole GPU first, then where it is.
+    bench.node.double_bit_ecc(1).unwrap();
+    bench.node.xid_on_instance(1, 94, (1, 0)).unwrap();
+    let event = bench.event(|event| event.kind != EventKind::Listening);
+    assert_eq!((event.kind, event.mig), (EventKind::Xid(94), Some((1, 0))));
 }
 
 #[test]

@@ -7,9 +7,6 @@ use std::time::Duration;
 use super::xid::{XidAction, XidPolicy, xid_words};
 use baton_contract::HealthReason;
 
-/// XID that comes with a double-bit ECC error; the bare event is judged as it.
-const XID_DOUBLE_BIT_ECC: u64 = 48;
-
 /// When an unhealthy GPU is healthy again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecoveryRule {
@@ -23,15 +20,6 @@ impl Default for RecoveryRule {
     fn default() -> Self {
         Self { probes: 3, span: Duration::from_secs(60) }
     }
-}
-
-/// An error that the driver reports by itself.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum DriverError {
-    /// A critical error.
-    Xid(u64),
-    /// A double-bit ECC error.
-    DoubleBitEcc,
 }
 
 /// What asking a GPU came to.
@@ -157,11 +145,9 @@ pub struct Ailment {
     pub xid: u64,
 }
 
-/// What an event came to: the action to count it under, and what changed.
+/// What an XID came to: the action to count it under, and what changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EventJudgement {
-    /// The XID judged.
-    pub xid: u64,
     /// What it leads to.
     pub action: XidAction,
     /// What went out of service by it; empty when it was out already.
@@ -249,7 +235,7 @@ impl GpuHealth {
     pub fn recall(&mut self, ailments: &[Ailment], now: Duration) -> Vec<HealthChange> {
         let mut changes = Vec::new();
         for Ailment { uuid, instance, xid } in ailments {
-            changes.extend(self.event(Some(uuid), instance.as_deref(), &DriverError::Xid(*xid), now).changes);
+            changes.extend(self.event(Some(uuid), instance.as_deref(), *xid, now).changes);
             let track = self.gpus.get_mut(uuid);
             let down = track.and_then(|track| match instance {
                 None => track.whole.as_mut(),
@@ -262,18 +248,8 @@ impl GpuHealth {
         changes
     }
 
-    /// Judges an event. Without a UUID it concerns every GPU; with an instance only that one.
-    pub fn event(
-        &mut self,
-        uuid: Option<&str>,
-        instance: Option<&str>,
-        event: &DriverError,
-        now: Duration,
-    ) -> EventJudgement {
-        let xid = match event {
-            DriverError::Xid(xid) => *xid,
-            DriverError::DoubleBitEcc => XID_DOUBLE_BIT_ECC,
-        };
+    /// Judges an XID. Without a UUID it concerns every GPU; with an instance only that one.
+    pub fn event(&mut self, uuid: Option<&str>, instance: Option<&str>, xid: u64, now: Duration) -> EventJudgement {
         let action = self.policy.action(xid);
         let mut changes = Vec::new();
         if action >= XidAction::Unhealthy {
@@ -283,7 +259,7 @@ impl GpuHealth {
                 changes.extend(track.fail(known, instance.filter(|_| uuid.is_some()), cause, now));
             }
         }
-        EventJudgement { xid, action, changes }
+        EventJudgement { action, changes }
     }
 
     /// Judges a probe or what a scan said of one GPU. Nothing for a GPU that is not known.

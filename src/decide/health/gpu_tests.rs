@@ -22,14 +22,14 @@ fn node(table: &[(u64, XidAction)]) -> GpuHealth {
 }
 
 fn xid(health: &mut GpuHealth, uuid: &str, xid: u64, now: u64) -> EventJudgement {
-    health.event(Some(uuid), None, &DriverError::Xid(xid), s(now))
+    health.event(Some(uuid), None, xid, s(now))
 }
 
 #[test]
 fn an_xid_takes_its_gpu_out_and_no_other() {
     let mut health = node(&[]);
     let seen = xid(&mut health, "GPU-a", 79, 5);
-    assert_eq!((seen.xid, seen.action, seen.changes.len()), (79, XidAction::Unhealthy, 1));
+    assert_eq!((seen.action, seen.changes.len()), (XidAction::Unhealthy, 1));
     let GpuStatus::Unhealthy { cause, since } = health.status("GPU-a", None) else { panic!("healthy") };
     assert_eq!((cause.reason(), cause.xid(), since), (HealthReason::Xid, Some(79), s(5)));
     assert!(health.status("GPU-b", None).is_healthy());
@@ -49,22 +49,15 @@ fn an_ignored_or_warned_xid_changes_nothing_and_is_reported() {
 #[test]
 fn an_event_without_a_gpu_concerns_them_all() {
     let mut health = node(&[]);
-    let seen = health.event(None, Some("MIG-1"), &DriverError::Xid(79), s(1));
+    let seen = health.event(None, Some("MIG-1"), 79, s(1));
     assert_eq!(seen.changes.len(), 2);
     assert!(seen.changes.iter().all(|change| change.instance.is_none()));
 }
 
 #[test]
-fn a_double_bit_error_is_judged_as_its_xid() {
-    let mut health = node(&[(48, XidAction::NeedsReset)]);
-    let seen = health.event(Some("GPU-a"), None, &DriverError::DoubleBitEcc, s(1));
-    assert_eq!((seen.xid, seen.action), (48, XidAction::NeedsReset));
-}
-
-#[test]
 fn an_event_on_an_instance_spares_its_siblings_and_one_on_the_gpu_spares_none() {
     let mut health = node(&[]);
-    health.event(Some("GPU-a"), Some("MIG-1"), &DriverError::Xid(94), s(1));
+    health.event(Some("GPU-a"), Some("MIG-1"), 94, s(1));
     assert!(!health.status("GPU-a", Some("MIG-1")).is_healthy());
     assert!(health.status("GPU-a", Some("MIG-2")).is_healthy());
     assert!(health.status("GPU-a", None).is_healthy());
@@ -278,8 +271,8 @@ fn what_an_agent_before_knew_keeps_a_gpu_out_as_if_it_had_been_seen_here() {
 #[test]
 fn a_new_mig_device_starts_healthy_whatever_the_one_before_it_had() {
     let mut health = node(&[]);
-    health.event(Some("GPU-a"), Some("MIG-1"), &DriverError::Xid(94), s(1));
-    health.event(Some("GPU-b"), Some("MIG-3"), &DriverError::Xid(94), s(1));
+    health.event(Some("GPU-a"), Some("MIG-1"), 94, s(1));
+    health.event(Some("GPU-b"), Some("MIG-3"), 94, s(1));
     health.retain_instances(|gpu, mig| (gpu, mig) == ("GPU-b", "MIG-3"));
     assert!(health.status("GPU-a", Some("MIG-1")).is_healthy());
     assert!(health.status("GPU-a", Some("MIG-2")).is_healthy());

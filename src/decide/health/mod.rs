@@ -21,9 +21,7 @@ pub use condition::{
     condition_table,
 };
 pub use evicting::{FaultAnswer, FaultEvictions, FaultStep};
-pub use gpu::{
-    Ailment, DriverError, EventJudgement, FaultCause, GpuHealth, GpuStatus, HealthChange, Observation, RecoveryRule,
-};
+pub use gpu::{Ailment, EventJudgement, FaultCause, GpuHealth, GpuStatus, HealthChange, Observation, RecoveryRule};
 pub use nic::{LinkFault, NicHealth, PortPolicy};
 pub use suspect::{Blame, Outage, ServeOutcome, SuspectRule, Suspicion};
 pub use xid::{XIDS, XidAction, XidOrigin, XidPolicy, XidRule, xid_named, xid_table, xid_words};

@@ -13,7 +13,7 @@ use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError as Wrapped;
 
 use super::raw;
-use super::raw::{EVENT_DOUBLE_BIT_ECC, EVENT_XID, Events, RawEvent};
+use super::raw::{EVENT_XID, Events, RawEvent};
 use super::worker::{self, ThreadEnd};
 use crate::provider::{EventKind, EventSink, GpuEvent, NvmlError};
 
@@ -54,16 +54,15 @@ pub(super) enum Deaf {
     Faulty(String),
 }
 
-/// Asks for the events that the GPU at `index` supports. Runs on the query thread, before the set is waited on.
+/// Asks for the XIDs of the GPU at `index`, and for no ECC errors: an XID tells of each of those, and in which MIG instance it is.
+/// Runs on the query thread, before the set is waited on.
 pub(super) fn register(nvml: &Nvml, index: u32, events: &Events) -> Result<RegisteredGpu, Deaf> {
     let device = nvml.device_by_index(index).map_err(deaf)?;
     let uuid = device.uuid().map_err(deaf)?;
-    let supported = device.supported_event_types().map_err(deaf)?.bits();
-    let kinds = supported & (EVENT_XID | EVENT_DOUBLE_BIT_ECC);
-    if kinds & EVENT_XID == 0 {
+    if device.supported_event_types().map_err(deaf)?.bits() & EVENT_XID == 0 {
         return Err(Deaf::Unsupported("it supports no XID events".to_owned()));
     }
-    events.register(&device, kinds).map_err(deaf)?;
+    events.register(&device, EVENT_XID).map_err(deaf)?;
     Ok((raw::handle_id(&device), uuid))
 }
 
@@ -150,15 +149,13 @@ fn run(events: &Events, registered: &[RegisteredGpu], sink: &EventSink, waiting:
 
 /// `None` for kinds that were not asked for. An event whose GPU is unknown applies to every GPU.
 fn translate(event: &RawEvent, registered: &[RegisteredGpu], events: &Events) -> Option<GpuEvent> {
-    let kind = match event.kind {
-        EVENT_XID => EventKind::Xid(event.data),
-        EVENT_DOUBLE_BIT_ECC => EventKind::DoubleBitEcc,
-        _ => return None,
-    };
+    if event.kind != EVENT_XID {
+        return None;
+    }
     let known = registered.iter().find(|(handle, _)| *handle == event.handle_id()).map(|(_, uuid)| uuid.clone());
     let uuid = known.or_else(|| {
         let uuid = events.uuid(event).ok()?;
         registered.iter().any(|(_, other)| *other == uuid).then_some(uuid)
     });
-    Some(GpuEvent { uuid, mig: event.mig, kind })
+    Some(GpuEvent { uuid, mig: event.mig, kind: EventKind::Xid(event.data) })
 }

@@ -13,8 +13,6 @@ use nvml_wrapper::{Device, Nvml};
 
 /// Critical XID errors.
 pub(super) const EVENT_XID: u64 = 8;
-/// Double-bit ECC errors.
-pub(super) const EVENT_DOUBLE_BIT_ECC: u64 = 2;
 /// "No instance" in an event.
 const NO_INSTANCE: u32 = u32::MAX;
 /// `NVML_DEVICE_UUID_V2_BUFFER_SIZE`.

@@ -122,7 +122,7 @@ impl VirtualNode {
         self.library.event(EVENT_XID, xid, gpu as u32, Some(instance))
     }
 
-    /// Reports a double-bit ECC error.
+    /// Reports a double-bit ECC error, as an event of its own kind that names no MIG instance.
     pub fn double_bit_ecc(&self, gpu: usize) -> io::Result<()> {
         self.library.event(EVENT_DOUBLE_BIT_ECC, 0, gpu as u32, None)
     }
