@@ -28,7 +28,7 @@ impl RdmaEntry {
     }
 }
 
-/// Reads one entry; `None` for a device without hardware (rxe, siw). May hang in the NIC's firmware.
+/// Reads one entry; `None` for a device without hardware (rxe, siw) and for a part of a NIC. May hang in the NIC's firmware.
 pub type ReadRdmaEntry = Arc<dyn Fn(&RdmaEntry) -> Result<Option<NicInfo>, NicFault> + Send + Sync>;
 
 /// NICs by PCI address with their minors, and the entries that could not be read. A machine without the class has none.
@@ -136,7 +136,7 @@ pub fn by_function(sysfs: &Tree, dev: Option<&Tree>, bdf: Bdf) -> Option<NicInfo
         node_guid: None,
         firmware: None,
         pci_id: pci_id(sysfs, &device),
-        driver: driver(sysfs, &device),
+        driver: linked(sysfs, &device, "driver"),
         ports: Vec::new(),
         function: function(sysfs, &device).ok()?,
         chars,
@@ -154,9 +154,10 @@ fn pci_id(sysfs: &Tree, device: &Path) -> Option<(u16, u16)> {
     hex("vendor").zip(hex("device"))
 }
 
-fn driver(sysfs: &Tree, device: &Path) -> Option<String> {
-    let driver = sysfs.link(device.join("driver")).ok()?;
-    Some(driver.file_name()?.to_str()?.to_owned())
+/// What a link of a device names: its `driver`, or its bus (`subsystem`).
+fn linked(sysfs: &Tree, device: &Path, link: &str) -> Option<String> {
+    let target = sysfs.link(device.join(link)).ok()?;
+    Some(target.file_name()?.to_str()?.to_owned())
 }
 
 /// PCI address of a device directory: its name, or what the kernel says in `uevent` where the directory was copied.
@@ -168,7 +169,8 @@ fn address(sysfs: &Tree, device: &Path) -> Option<Bdf> {
     })
 }
 
-/// One entry of the class; `None` for a device without hardware (rxe, siw).
+/// One entry of the class; `None` for a device without hardware (rxe, siw), and for a scalable function (`mlx5_core.sf.4`): it is a part
+/// of its NIC, below that on the auxiliary bus.
 fn read(
     sysfs: &Tree,
     name: &str,
@@ -181,6 +183,9 @@ fn read(
         return Ok(None);
     }
     let device = device(sysfs, name).map_err(no_address)?;
+    if linked(sysfs, &device, "subsystem").as_deref() == Some("auxiliary") {
+        return Ok(None);
+    }
     let last = device.file_name().and_then(|last| last.to_str()).unwrap_or_default();
     let bdf = address(sysfs, &device).ok_or_else(|| (None, format!("its device is {last:?}, not a PCI function")))?;
     let failed = |error: TreeError| (Some(bdf), error.to_string());
@@ -196,7 +201,7 @@ fn read(
         node_guid: optional("node_guid"),
         firmware: optional("fw_ver"),
         pci_id: pci_id(sysfs, &device),
-        driver: driver(sysfs, &device),
+        driver: linked(sysfs, &device, "driver"),
         ports,
         function: function(sysfs, &device).map_err(failed)?,
         chars: chars.get(name).cloned().unwrap_or_default().with_shared(chars),

@@ -130,6 +130,16 @@ fn an_entry_without_a_pci_device_is_reported_and_a_software_device_is_not() {
 }
 
 #[test]
+fn a_scalable_function_is_neither_a_nic_nor_a_fault() {
+    let root = crate::directory::directory();
+    let tree = NicTree::as_reported(root.path());
+    let (nics, faults) = rdma::scan(&baton::hardware::Tree::open(&tree.path("sys")).unwrap(), None);
+    assert_eq!(faults, []);
+    let is_there = |name: &str| nics.iter().any(|nic| nic.ibdev == name);
+    assert_eq!((is_there("mlx5_bond_0"), is_there("mlx5_9")), (true, false));
+}
+
+#[test]
 fn a_machine_without_rdma_has_no_nics_and_no_faults() {
     let bench = Bench::new(Shape::Single);
     std::fs::remove_dir_all(bench.roots().sysfs.join("class")).unwrap();

@@ -165,6 +165,7 @@ impl NicTree {
         let onboard = tree.pci("pci0000:c0/0000:c0:04.0/0000:c3:00.0", &ice);
         tree.ib(&onboard, "irdma0", &[(ACTIVE, ETHERNET)], Some("eno1"));
         let scalable = format!("{bonded}/mlx5_core.sf.4");
+        tree.link(&format!("{scalable}/subsystem"), "sys/bus/auxiliary");
         tree.ib(&scalable, "mlx5_9", &[(ACTIVE, ETHERNET)], Some("ens3f0s88"));
         let uplink = tree.pci("pci0000:d0/0000:d0:01.0/0000:d1:00.0", &mlx5("0x101e", -1));
         let ports = [&[(DOWN, ETHERNET)][..], &[(ACTIVE, ETHERNET); 19]].concat();
