@@ -138,6 +138,7 @@ pub fn list(
         }
     }
     devices.extend(nics(machine, options, findings, now));
+    number_nics(&mut devices);
     devices
 }
 
@@ -174,6 +175,26 @@ fn nvlink_domains<'a>(machine: &'a Machine, numbers: &[u32]) -> BTreeMap<&'a str
     numbered.collect()
 }
 
+/// Of a NIC or function before [`number_nics`].
+const UNNUMBERED: i32 = -1;
+
+/// Numbers the NICs of a list by their PCI addresses, those that have left and are kept among them: no two have one number. A virtual
+/// function has the number of its NIC: the numbers of the others, which stand in annotations of running pods, stay when functions are
+/// made or go. One whose NIC is not seen (a virtual machine got it alone) is a NIC.
+fn number_nics(devices: &mut [NodeDevice]) {
+    let address = |device: &NodeDevice| match &device.body {
+        DeviceBody::Nic { nic, .. } => Some((nic.bdf, device.id.clone())),
+        _ => None,
+    };
+    let listed: BTreeMap<Bdf, DeviceId> = devices.iter().filter_map(address).collect();
+    let numbers: BTreeMap<DeviceId, i32> = listed.into_values().zip(0..).collect();
+    for device in devices {
+        if let Some(number) = numbers.get(device.parent().unwrap_or(&device.id)) {
+            device.minor = *number;
+        }
+    }
+}
+
 fn nics(machine: &Machine, options: &AgentOptions, findings: &DeviceFindings<'_>, now: Timestamp) -> Vec<NodeDevice> {
     let apart = !options.rdma_vf_resource.is_empty();
     let judge = |facts: DeviceFacts, nic: &NicInfo, id: &DeviceId, of: Option<&DeviceId>| {
@@ -203,7 +224,7 @@ fn nics(machine: &Machine, options: &AgentOptions, findings: &DeviceFindings<'_>
         let facts = DeviceFacts { functions_out, ..DeviceFacts::new(DeviceClass::Nic) };
         devices.push(NodeDevice {
             id: id.clone(),
-            minor: nic.minor as i32,
+            minor: UNNUMBERED,
             body: DeviceBody::Nic {
                 nic: Box::new(nic.clone()),
                 vfs: vfs.iter().filter_map(|(_, vf)| id_of(vf.bdf)).collect(),
@@ -219,7 +240,7 @@ fn nics(machine: &Machine, options: &AgentOptions, findings: &DeviceFindings<'_>
             devices.push(NodeDevice {
                 health: judge(function(), vf, &vf_id, Some(&id)),
                 id: vf_id,
-                minor: nic.minor as i32,
+                minor: UNNUMBERED,
                 body: DeviceBody::Vf { parent: id.clone(), number, nic: Box::new(vf.clone()), apart },
                 bdf: Some(vf.bdf),
                 place: vf.place.clone(),
@@ -260,6 +281,7 @@ pub fn keep_used(devices: &mut Vec<NodeDevice>, earlier: &[NodeDevice], in_use: 
         }
         devices.push(kept);
     }
+    number_nics(devices);
 }
 
 /// Conditions keep the time of their last transition while nothing changed.
@@ -272,5 +294,73 @@ pub fn keep_since(devices: &mut [NodeDevice], earlier: &[NodeDevice]) {
         {
             device.health.since = before.since;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use baton_hardware::PciPlace;
+    use baton_hardware::nic::CharDevices;
+
+    fn at(text: &str) -> Bdf {
+        text.parse().unwrap()
+    }
+
+    fn nic(bdf: &str, function: PciFunction) -> NicInfo {
+        NicInfo {
+            bdf: at(bdf),
+            ibdev: format!("mlx5_{bdf}"),
+            node_guid: None,
+            firmware: None,
+            pci_id: None,
+            driver: None,
+            ports: Vec::new(),
+            function,
+            chars: CharDevices::default(),
+            netdevs: Vec::new(),
+            carries: None,
+            place: PciPlace::default(),
+        }
+    }
+
+    fn listed(nics: Vec<NicInfo>) -> Vec<NodeDevice> {
+        let machine = Machine { nics, ..Machine::default() };
+        list(&machine, &AgentOptions::default(), &DeviceFindings::default(), Timestamp::UNIX_EPOCH)
+    }
+
+    fn numbers(devices: &[NodeDevice]) -> BTreeMap<&str, i32> {
+        devices.iter().map(|device| (device.id.as_str(), device.minor)).collect()
+    }
+
+    #[test]
+    fn a_nic_that_left_and_is_kept_has_a_number_that_no_other_has() {
+        let whole = |bdf: &&str| nic(bdf, PciFunction::Physical { vfs: Vec::new() });
+        let [a, b, c, d] = ["0000:1b:00.0", "0000:3c:00.0", "0000:9a:00.0", "10000:01:00.0"];
+        let look = |seen: &[&str], before: &[NodeDevice], used: &BTreeSet<DeviceId>| {
+            let mut devices = listed(seen.iter().map(whole).collect());
+            keep_used(&mut devices, before, used, Timestamp::UNIX_EPOCH);
+            devices
+        };
+        let used = [DeviceId::parse(b).unwrap()].into();
+        let all = look(&[b, c, d], &[], &used);
+        let left = look(&[c, d], &all, &used);
+        assert_eq!(numbers(&left), [(b, 0), (c, 1), (d, 2)].into(), "as before");
+        let more = look(&[a, c, d], &left, &used);
+        assert_eq!(numbers(&more), [(a, 0), (b, 1), (c, 2), (d, 3)].into());
+        assert_eq!(numbers(&look(&[c, d], &left, &BTreeSet::new())), [(c, 0), (d, 1)].into());
+    }
+
+    #[test]
+    fn a_virtual_function_has_its_nics_number_and_shifts_no_other() {
+        let [pf, vf, alone, last] = ["0000:1b:00.0", "0000:1b:00.1", "0000:3c:00.2", "0000:9a:00.0"];
+        let of = |pf: &str| PciFunction::Virtual { pf: at(pf) };
+        let devices = listed(vec![
+            nic(pf, PciFunction::Physical { vfs: vec![at(vf)] }),
+            nic(vf, of(pf)),
+            nic(alone, of("0000:3c:00.0")),
+            nic(last, PciFunction::Physical { vfs: Vec::new() }),
+        ]);
+        assert_eq!(numbers(&devices), [(pf, 0), (vf, 0), (alone, 1), (last, 2)].into());
     }
 }

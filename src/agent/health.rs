@@ -495,7 +495,6 @@ mod tests {
         let port = Port { number: 1, state: PortState::Active, phys_state: None, link_layer: None, rate: None };
         let nic = NicInfo {
             bdf,
-            minor: 0,
             ibdev: "mlx5_0".into(),
             node_guid: None,
             firmware: None,

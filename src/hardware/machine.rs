@@ -167,6 +167,6 @@ impl Machine {
                 });
             }
         }
-        super::nic::rank(&mut self.nics);
+        self.nics.sort_by_key(|nic| nic.bdf);
     }
 }

@@ -13,8 +13,6 @@ use super::pci::PciPlace;
 pub struct NicInfo {
     /// PCI address: the id in every annotation and every kubelet id.
     pub bdf: Bdf,
-    /// The `minor` of the inventory, see [`rank`].
-    pub minor: u32,
     /// The kernel's name of the moment, `mlx5_0` or `rocep59s0`.
     pub ibdev: String,
     /// `0c42:a103:00aa:bb00`; all zeros on an unconfigured VF.
@@ -50,25 +48,6 @@ impl NicInfo {
     /// A virtual function (`physfn` exists).
     pub fn is_vf(&self) -> bool {
         matches!(self.function, PciFunction::Virtual { .. })
-    }
-}
-
-/// Puts NICs in the order of their PCI addresses and numbers them. A virtual function has the number of its NIC: the numbers of
-/// the others, which stand in annotations of running pods, stay when functions are made or go. One whose NIC is not seen (a
-/// virtual machine got it alone) is a NIC.
-pub fn rank(nics: &mut [NicInfo]) {
-    nics.sort_by_key(|nic| nic.bdf);
-    let whole: Vec<Bdf> = nics.iter().filter(|nic| !nic.is_vf()).map(|nic| nic.bdf).collect();
-    let parent = |nic: &NicInfo| match &nic.function {
-        PciFunction::Virtual { pf } if whole.contains(pf) => *pf,
-        _ => nic.bdf,
-    };
-    let mut listed: Vec<Bdf> = nics.iter().map(parent).collect();
-    listed.sort_unstable();
-    listed.dedup();
-    for nic in nics {
-        let of = parent(nic);
-        nic.minor = listed.partition_point(|bdf| *bdf < of) as u32;
     }
 }
 

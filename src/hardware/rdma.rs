@@ -31,7 +31,7 @@ impl RdmaEntry {
 /// Reads one entry; `None` for a device without hardware (rxe, siw) and for a part of a NIC. May hang in the NIC's firmware.
 pub type ReadRdmaEntry = Arc<dyn Fn(&RdmaEntry) -> Result<Option<NicInfo>, NicFault> + Send + Sync>;
 
-/// NICs by PCI address with their minors, and the entries that could not be read. A machine without the class has none.
+/// NICs by PCI address, and the entries that could not be read. A machine without the class has none.
 pub fn scan(sysfs: &Tree, dev: Option<&Tree>) -> (Vec<NicInfo>, Vec<NicFault>) {
     scan_by(sysfs, dev, |entries, read| entries.iter().map(|entry| read(entry)).collect())
 }
@@ -79,7 +79,7 @@ pub fn scan_by(
             Err(fault) => faults.push(fault),
         }
     }
-    super::nic::rank(&mut nics);
+    nics.sort_by_key(|nic| nic.bdf);
     (nics, faults)
 }
 
@@ -131,7 +131,6 @@ pub fn by_function(sysfs: &Tree, dev: Option<&Tree>, bdf: Bdf) -> Option<NicInfo
     chars.rdma_cm = node(dev?, "rdma_cm");
     Some(NicInfo {
         bdf,
-        minor: 0,
         ibdev: String::new(),
         node_guid: None,
         firmware: None,
@@ -196,7 +195,6 @@ fn read(
     let optional = |file: &str| sysfs.text(class.join(file)).ok().filter(|text| !text.is_empty());
     Ok(Some(NicInfo {
         bdf,
-        minor: 0,
         ibdev: name.to_owned(),
         node_guid: optional("node_guid"),
         firmware: optional("fw_ver"),

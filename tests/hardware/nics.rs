@@ -21,7 +21,7 @@ fn four_nics_are_found_by_pci_address_with_all_that_sysfs_tells() {
     let bdfs: Vec<Bdf> = machine.nics.iter().map(|nic| nic.bdf).collect();
     assert_eq!(bdfs, (0..4).map(|nic| bench.nic_bdf(nic)).collect::<Vec<_>>());
     for (at, nic) in machine.nics.iter().enumerate() {
-        assert_eq!((nic.minor, nic.ibdev.clone()), (at as u32, format!("mlx5_{at}")));
+        assert_eq!(nic.ibdev, format!("mlx5_{at}"));
         assert_eq!(nic.firmware.as_deref(), Some("28.39.1002"));
         assert_eq!(nic.pci_id, Some((0x15b3, 0x1021)));
         assert!(nic.node_guid.as_deref().unwrap().starts_with("0c42:a103:"));
@@ -66,7 +66,7 @@ fn a_renamed_nic_is_the_same_nic() {
     assert_eq!(after.nics[2].ibdev, "rocep152s0");
     let mut renamed = before.nics[2].clone();
     renamed.ibdev = "rocep152s0".to_owned();
-    assert_eq!(after.nics[2], renamed, "address, rank and character devices stay");
+    assert_eq!(after.nics[2], renamed, "address, place in the order and character devices stay");
     let ports = rdma::ports(&bench.roots().sysfs_tree().unwrap(), bench.nic_bdf(2)).unwrap();
     assert_eq!(ports, after.nics[2].ports);
 }
@@ -110,8 +110,6 @@ fn an_unreadable_entry_is_reported_and_the_others_work() {
     let fault = &machine.nic_faults[0];
     assert_eq!((fault.ibdev.as_str(), fault.bdf), ("mlx5_1", Some(bench.nic_bdf(1))));
     assert!(fault.reason.contains("ports"), "{}", fault.reason);
-    let minors: Vec<u32> = machine.nics.iter().map(|nic| nic.minor).collect();
-    assert_eq!(minors, [0, 1, 2], "the minor is the rank among what works");
 }
 
 #[test]
@@ -158,8 +156,7 @@ fn a_nic_lent_to_a_container_stays_in_the_inventory() {
     let function =
         rdma::by_function(&bench.roots().sysfs_tree().unwrap(), bench.roots().dev_tree().ok().as_ref(), lent);
     now.add_unseen(&earlier, function);
-    let known =
-        |machine: &Machine| machine.nics.iter().map(|nic| (nic.ibdev.clone(), nic.minor, nic.chars.clone())).collect();
+    let known = |machine: &Machine| machine.nics.iter().map(|nic| (nic.ibdev.clone(), nic.chars.clone())).collect();
     let names: [Vec<_>; 2] = [known(&now), known(&earlier)];
     assert_eq!((&names[0], now.nics[1].ports.len()), (&names[1], 0), "what cannot be seen now is not known");
     bench.node.return_nic(1).unwrap();
@@ -193,26 +190,11 @@ fn a_nic_that_was_lent_before_it_was_ever_seen_is_known_by_its_pci_function() {
         assert!(function.ports.is_empty());
         let mut now = bench.machine();
         now.add_unseen(&Machine::default(), [function]);
-        let ranks = |machine: &Machine| machine.nics.iter().map(|nic| (nic.bdf, nic.minor)).collect::<Vec<_>>();
-        assert_eq!(ranks(&now), ranks(&seen), "{of}");
+        let order = |machine: &Machine| machine.nics.iter().map(|nic| nic.bdf).collect::<Vec<_>>();
+        assert_eq!(order(&now), order(&seen), "{of}");
         bench.node.return_nic(lent).unwrap();
     }
     assert!(rdma::by_function(&bench.roots().sysfs_tree().unwrap(), None, "0000:ff:1f.7".parse().unwrap()).is_none());
-}
-
-#[test]
-fn virtual_functions_have_their_nics_minor_and_shift_no_other() {
-    let without = Bench::new(Shape::Hgx).machine();
-    let bench = vfs(2);
-    let machine = bench.machine();
-    let whole: Vec<u32> = machine.nics.iter().filter(|nic| !nic.is_vf()).map(|nic| nic.minor).collect();
-    assert_eq!(whole, without.nics.iter().map(|nic| nic.minor).collect::<Vec<_>>());
-    for nic in &machine.nics {
-        if let PciFunction::Virtual { pf } = &nic.function {
-            let parent = machine.nics.iter().find(|other| other.bdf == *pf).unwrap();
-            assert_eq!(nic.minor, parent.minor);
-        }
-    }
 }
 
 #[test]

@@ -199,6 +199,10 @@ async fn what_cannot_be_cordoned_is_named_with_what_there_is() {
     let cluster = cluster().await;
     cluster.server.create_object::<Device>(device("gone", 1)).await;
     cluster.server.create_object::<Node>(json!({"metadata": {"name": "bare"}})).await;
+    let mut twice = device("twice", 2);
+    twice["spec"]["devices"][1]["minor"] = json!(0);
+    cluster.server.create_object::<Device>(twice).await;
+    cluster.server.create_object::<Node>(json!({"metadata": {"name": "twice"}})).await;
     let why = ["--reason", "x"];
     for (args, code, parts) in [
         (&["node-1/gpu-9"][..], 1, &["no device \"gpu-9\"", "gpu-0, gpu-1", "gpu-7"][..]),
@@ -206,6 +210,8 @@ async fn what_cannot_be_cordoned_is_named_with_what_there_is() {
         (&["node-9/gpu-0"], 1, &["no node \"node-9\"", "node-1"]),
         (&["bare/gpu-0"], 1, &["node bare has no Device object", "baton doctor"]),
         (&["gone/gpu-0"], 1, &["node gone does not exist", "left over"]),
+        (&["twice/gpu-0"], 1, &["gpu-0 names 2 devices", "twice/GPU-twice-0 or twice/GPU-twice-1"]),
+        (&["twice/GPU-twice-1"], 0, &["(GPU-twice-1) is cordoned"]),
         (&["node-1"], 2, &["node-1/gpu-3"]),
         (&["node-1/gpu-0", "--until", "2020-01-01T00:00:00Z"], 2, &["2020-01-01T00:00:00Z is in the past"]),
         (&["node-1/gpu-0", "--until", "soon"], 2, &["\"soon\"", "2h"]),

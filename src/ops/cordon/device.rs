@@ -88,13 +88,17 @@ impl CordonTarget {
         }
         let names = device_names(&object.spec.devices);
         let wanted = given.device.strip_prefix("rdma-").map_or_else(|| given.device.clone(), |at| format!("nic-{at}"));
-        let mut listed = names.iter().zip(&object.spec.devices);
-        let found = listed.find(|(name, info)| **name == wanted || info.id.as_str() == wanted);
-        let Some((name, info)) = found else {
-            let known: Vec<&str> = names.iter().map(String::as_str).collect();
-            bail!("node {node} has no device {:?}; it has {}", given.device, known.join(", "));
+        let listed = names.iter().zip(&object.spec.devices);
+        let found = listed.filter(|(name, info)| **name == wanted || info.id.as_str() == wanted);
+        let found: Vec<(&String, &DeviceInfo)> = found.collect();
+        let (name, id) = match &found[..] {
+            [(name, info)] => ((*name).clone(), info.id.clone()),
+            [] => bail!("node {node} has no device {:?}; it has {}", given.device, names.join(", ")),
+            several => {
+                let ids: Vec<String> = several.iter().map(|(_, info)| format!("{node}/{}", info.id)).collect();
+                bail!("{wanted} names {} devices of node {node}: use an id, {}", ids.len(), ids.join(" or "));
+            }
         };
-        let (name, id) = (name.clone(), info.id.clone());
         Ok(Self { client, devices, node, name, id, object })
     }
 

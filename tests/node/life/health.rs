@@ -356,8 +356,11 @@ async fn a_held_nic_that_dies_takes_no_pod_and_loses_its_node_to_the_next_that_h
     node.machine.register_nic(1).unwrap();
     node.until(RDMA, 300).await;
     super::test_node::until("one device node has one owner", || of(0) == one(1)).await;
-    let why = || node.handoff.inventory.lock().unwrap().devices[&ids[0]].reason.clone();
-    assert!(why().is_some_and(|why| why.contains("left the machine")), "{:?}", why());
+    let devices = node.handoff.inventory.lock().unwrap().devices.clone();
+    let why = &devices[&ids[0]].reason;
+    assert!(why.as_ref().is_some_and(|why| why.contains("left the machine")), "{why:?}");
+    let numbers: Vec<i32> = ids.iter().map(|id| devices[id].minor).collect();
+    assert_eq!(numbers, [0, 1, 2, 3], "the name of the dead NIC means no other one");
     // The whole function goes, and a daemon that starts now knows it from the CDI file and from its pod alone.
     node.machine.unplug_nic(0).unwrap();
     node.machine.unregister_nic(2).unwrap();
