@@ -410,7 +410,7 @@ impl HeldDevices for NodeHandoff {
     }
 
     fn held(&self) -> Vec<DeviceHeld> {
-        held(&self.entries.load())
+        held(&self.entries.load(), &self.inventory.load())
     }
 
     fn pod_shares(&self) -> Vec<PodShare> {
@@ -445,12 +445,14 @@ fn pod_shares(entries: &[Shared<LedgerEntry>]) -> Vec<PodShare> {
     shares.into_iter().map(share).collect()
 }
 
-/// What pods hold without an assignment, by type and pod.
-fn held(entries: &[Shared<LedgerEntry>]) -> Vec<DeviceHeld> {
+/// What pods hold without an assignment, by type and pod. The number of a NIC may be another one than when it was given: the Device
+/// object has those of now.
+fn held(entries: &[Shared<LedgerEntry>], inventory: &NodeInventory) -> Vec<DeviceHeld> {
     let mut by_type: BTreeMap<DeviceType, BTreeMap<&PodRef, Vec<i32>>> = BTreeMap::new();
     for entry in entries.iter().filter(|entry| !entry.assigned) {
         for (kind, device) in &entry.served {
-            by_type.entry(kind.clone()).or_default().entry(&entry.pod).or_default().push(device.minor);
+            let minor = inventory.devices.get(&device.id).map_or(device.minor, |known| known.minor);
+            by_type.entry(kind.clone()).or_default().entry(&entry.pod).or_default().push(minor);
         }
     }
     let of_pod = |(pod, mut minors): (&PodRef, Vec<i32>)| {
@@ -506,4 +508,43 @@ fn listed(listing: &PodListing) -> Vec<ListedLine> {
         }
     }
     lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use baton_decide::handoff::{CallState, ContainerSlot, InventoryDevice};
+
+    #[test]
+    fn what_a_pod_holds_is_published_under_the_number_that_it_has_now() {
+        let id = DeviceId::parse("0000:3c:00.0").unwrap();
+        let given = DeviceEntry { minor: 1, id: id.clone(), resources: BTreeMap::new(), extension: None };
+        let entry = LedgerEntry {
+            pod: PodRef::new("default", "p", "uid-p"),
+            container: "main".into(),
+            resource: key::RDMA.into(),
+            slot: ContainerSlot { order: 0, init: false, sidecar: false },
+            ids: Vec::new(),
+            served: vec![(DeviceType::Rdma, given)],
+            unnamed: BTreeSet::new(),
+            answer: None,
+            state: CallState::Listed,
+            asked: 1,
+            seq: 1,
+            assigned: false,
+            grace_seconds: 30,
+        };
+        let now = InventoryDevice {
+            kind: DeviceType::Rdma,
+            minor: 0,
+            healthy: true,
+            reason: None,
+            memory_bytes: None,
+            parent: None,
+            mig_profile: None,
+        };
+        let inventory = NodeInventory { devices: [(id, now)].into(), ..NodeInventory::default() };
+        let minors = |inventory: &NodeInventory| held(&[entry.clone().into()], inventory)[0].entries[0].minors.clone();
+        assert_eq!((minors(&inventory), minors(&NodeInventory::default())), (vec![0], vec![1]));
+    }
 }
