@@ -30,12 +30,9 @@ pub enum AgentError {
     /// A root of the machine's files.
     #[error(transparent)]
     MachineScan(#[from] ScanError),
-    /// NVML, where that is fatal.
+    /// NVML cannot be used at the start.
     #[error("{0}; with --fail-on-init-error=false the daemon waits instead and offers no GPU until NVML can be used")]
     Init(NvmlError),
-    /// NVML hangs beyond repair.
-    #[error(transparent)]
-    Nvml(NvmlError),
     /// The node's Device object has cordons that are not read: devices that people took out of use would be handed out.
     #[error(
         "Device {node}: annotation {before} is not read any more; the key is {now}: clear it with `kubectl annotate device {node} {before}-`, \

@@ -325,10 +325,6 @@ impl DeviceReconciler {
                 true
             }
             ScanResult::Probes(probes) => {
-                if let Some(fatal) = probes.iter().find_map(|(_, p)| p.as_ref().err().filter(|error| error.is_fatal()))
-                {
-                    return Err(AgentError::Nvml(fatal.clone()));
-                }
                 probes.iter().filter(|(uuid, probe)| self.book.probed(uuid, probe, now)).count() > 0
             }
         };
@@ -391,9 +387,6 @@ impl DeviceReconciler {
 
     /// Takes a scan as the machine, with what is known of devices that kept silent.
     fn apply_scan(&mut self, scan: MachineScan) -> Result<(), AgentError> {
-        if let Some(fatal) = scan.nvml.as_ref().filter(|error| error.is_fatal()) {
-            return Err(AgentError::Nvml(fatal.clone()));
-        }
         let mut machine = scan.machine?;
         let now = clock::now();
         // Without a library there are no GPUs to wait for: such nodes are served, too.

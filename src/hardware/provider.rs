@@ -129,9 +129,9 @@ pub enum NvmlError {
         /// The deadline.
         millis: u64,
     },
-    /// Too many calls hang: only a new process can help.
+    /// Too many calls hang. A new process would be no better off, and one with a call that hangs in the kernel cannot end.
     #[error(
-        "{0} NVML calls hang and cannot be abandoned further; the daemon must be restarted, and the node looked at"
+        "{0} NVML calls hang, and no more are begun until one returns; where none does, the node has to be rebooted"
     )]
     Exhausted(usize),
     /// A recording could not be read.
@@ -145,11 +145,6 @@ pub enum NvmlError {
 }
 
 impl NvmlError {
-    /// Whether only a new process can help; the daemon exits non-zero.
-    pub fn is_fatal(&self) -> bool {
-        matches!(self, Self::Exhausted(_))
-    }
-
     /// Whether there is no library anywhere, and no GPU that would need it.
     pub fn is_absence(&self) -> bool {
         matches!(self, Self::NoLibrary { tried, bound: 0 } if tried.iter().all(|attempt| !attempt.there))

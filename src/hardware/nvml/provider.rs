@@ -20,7 +20,7 @@ use crate::question::Question;
 use crate::tree::Tree;
 use baton_contract::HealthReason;
 
-/// Hanging calls that are left behind before the process has to go.
+/// Hanging calls beside which another one is begun: each keeps a thread. After one more NVML is not asked until one returns.
 const MAX_HUNG: usize = 2;
 
 /// NVML behind its two threads. Loads the library at the first question and again after it failed as a whole, so a driver
@@ -61,8 +61,16 @@ struct HungCall {
 /// What a question is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum About {
+    /// NVML's own start.
+    Start,
+    /// How many GPUs there are.
     Machine,
-    Gpu { index: Option<u32>, uuid: Option<String> },
+    /// A set of events.
+    Events,
+    Gpu {
+        index: Option<u32>,
+        uuid: Option<String>,
+    },
 }
 
 /// A question without an answer.
@@ -175,8 +183,6 @@ impl NvmlState {
     fn frame(&mut self, options: &NvmlOptions) -> Result<Frame, NvmlError> {
         let mut again = true;
         loop {
-            let timeout =
-                || NvmlError::Timeout { what: "how many GPUs there are".into(), millis: millis(options.deadline) };
             match self.ask(options, About::Machine, |nvml| read::frame(nvml)) {
                 Ok(Ok(frame)) => return Ok(frame),
                 Ok(Err(error)) => {
@@ -187,7 +193,8 @@ impl NvmlState {
                     }
                     again = false;
                 }
-                Err(Silence::Hangs) => return Err(timeout()),
+                // Asked again only where it came back meanwhile.
+                Err(Silence::Hangs) => self.answerable(options)?,
                 Err(Silence::Whole(error)) => return Err(error),
             }
         }
@@ -333,7 +340,7 @@ impl NvmlState {
                 continue;
             }
             if registered.is_empty() {
-                drop(self.ask(options, About::Machine, move |_| drop(events)));
+                drop(self.ask(options, About::Events, move |_| drop(events)));
                 return Ok(());
             }
             let waiting = EventWait { longest: options.event_wait, clock: options.clock };
@@ -352,11 +359,11 @@ impl NvmlState {
     /// A new set of events, or why there is none.
     fn event_set(&mut self, options: &NvmlOptions) -> Result<Result<Arc<Events>, Deaf>, NvmlError> {
         let hangs = || Err(Deaf::Faulty("NVML hangs when asked for a set of events".to_owned()));
-        // One more call would be one more that hangs, until the process has to go.
-        if self.hung.iter().any(|hung| hung.about == About::Machine) {
+        // One more call would be one more that hangs.
+        if self.hung.iter().any(|hung| hung.about == About::Events) {
             return Ok(hangs());
         }
-        match self.ask(options, About::Machine, |nvml| Events::new(nvml.clone()).map(Arc::new)) {
+        match self.ask(options, About::Events, |nvml| Events::new(nvml.clone()).map(Arc::new)) {
             Ok(made) => Ok(made.map_err(events::deaf)),
             Err(Silence::Hangs) => Ok(hangs()),
             Err(Silence::Whole(error)) => Err(error),
@@ -387,6 +394,19 @@ impl NvmlState {
         self.unsupported.clear();
     }
 
+    /// An error while NVML as a whole hangs, or too many calls do: each question would be one more that hangs.
+    fn answerable(&mut self, options: &NvmlOptions) -> Result<(), NvmlError> {
+        self.forget_ended();
+        for call in &self.hung {
+            match call.about {
+                About::Start => return Err(timeout("its own start", options.init_deadline)),
+                About::Machine => return Err(timeout("how many GPUs there are", options.deadline)),
+                About::Events | About::Gpu { .. } => {}
+            }
+        }
+        if self.hung.len() > MAX_HUNG { Err(NvmlError::Exhausted(self.hung.len())) } else { Ok(()) }
+    }
+
     fn forget_ended(&mut self) {
         self.hung.retain(|hung| !hung.ended.is_set());
     }
@@ -412,8 +432,8 @@ impl NvmlState {
         abouts: &[About],
         questions: impl FnOnce(&Arc<Nvml>, &dyn Fn(T) -> bool) + Send + 'static,
     ) -> (Vec<T>, Option<Silence>) {
-        self.forget_ended();
-        let worker = match self.worker.take().map_or_else(|| self.start(options), Ok) {
+        let ready = self.answerable(options).and_then(|()| self.worker.take().map_or_else(|| self.start(options), Ok));
+        let worker = match ready {
             Ok(worker) => worker,
             Err(error) => return (Vec::new(), Some(Silence::Whole(error))),
         };
@@ -447,21 +467,20 @@ impl NvmlState {
     }
 
     fn start(&mut self, options: &NvmlOptions) -> Result<QueryThread, NvmlError> {
-        if self.hung.len() > MAX_HUNG {
-            return Err(NvmlError::Exhausted(self.hung.len()));
-        }
         match QueryThread::start(options) {
             Started::Ready(worker) => Ok(worker),
             Started::Refused(error) => Err(error),
             Started::Hangs(ended) => {
-                self.hung.push(HungCall { about: About::Machine, ended });
-                if self.hung.len() > MAX_HUNG {
-                    return Err(NvmlError::Exhausted(self.hung.len()));
-                }
-                Err(NvmlError::Timeout { what: "its own start".to_owned(), millis: millis(options.init_deadline) })
+                self.hung.push(HungCall { about: About::Start, ended });
+                Err(timeout("its own start", options.init_deadline))
             }
         }
     }
+}
+
+/// NVML as a whole did not answer.
+fn timeout(what: &str, within: Duration) -> NvmlError {
+    NvmlError::Timeout { what: what.to_owned(), millis: millis(within) }
 }
 
 fn millis(duration: Duration) -> u64 {

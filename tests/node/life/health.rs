@@ -407,6 +407,24 @@ async fn a_broken_nvml_hides_no_nic_and_is_waited_for_when_asked_to() {
 }
 
 #[tokio::test]
+async fn an_nvml_that_hangs_takes_every_gpu_out_and_no_nic_until_it_answers() {
+    let mut node = TestNode::new(NodeSpec::new("hangs"));
+    node.options.timings.nvml_deadline = Duration::from_millis(500);
+    node.options.timings.nvml_retry = Duration::from_millis(100);
+    let _kubelet = node.kubelet().await;
+    let daemon = node.daemon();
+    node.until(NVIDIA_GPU, 8).await;
+    (0..8).for_each(|gpu| node.machine.wedge(gpu).unwrap());
+    node.until(NVIDIA_GPU, 0).await;
+    node.machine.set_port(2, false).unwrap();
+    node.until(RDMA, 300).await;
+    assert!(daemon.runs(), "a process with a call that hangs in the kernel could not end, nor let another one begin");
+    (0..8).for_each(|gpu| node.machine.release(gpu).unwrap());
+    node.until(NVIDIA_GPU, 8).await;
+    daemon.stop().await;
+}
+
+#[tokio::test]
 async fn a_driver_reloaded_under_the_daemon_takes_its_gpus_out_and_brings_them_back() {
     let mut node = TestNode::new(NodeSpec::new("reload"));
     node.options.fail_on_init_error = false;
