@@ -102,15 +102,17 @@ impl ShareGuard {
 }
 
 /// Whether a container with a share may start now. What its answer mounts has to be there: where a runtime makes a directory of a
-/// source that is missing, as containerd does, the loader skips that, and the container would run without limits.
-pub fn may_start(options: &AgentOptions, uid: &str, container: &str) -> Result<(), String> {
+/// source that is missing, as containerd does, the loader skips that, and the container would run without limits. What its processes
+/// counted when it ran before goes, where it begins `anew`.
+pub fn may_start(options: &AgentOptions, uid: &str, container: &str, anew: bool) -> Result<(), String> {
     match options.share_isolation {
         ShareIsolation::None => Ok(()),
         ShareIsolation::Mps => mps_answers(options),
         ShareIsolation::HamiCore => {
             readable(options, &options.hami_core_dir.join("libvgpu.so"))?;
             list(options)?;
-            make_own(options, uid, container).map(drop)
+            let own = make_own(options, uid, container)?;
+            if anew { forget_count(&own) } else { Ok(()) }
         }
     }
 }
@@ -350,6 +352,19 @@ fn make_own(options: &AgentOptions, uid: &str, container: &str) -> Result<PathBu
     let made = make(options).and_then(|()| open_to_all(&directory));
     made.map_err(|error| format!("{} cannot be made: {error}; free space in --hami-core-dir", directory.display()))?;
     Ok(directory)
+}
+
+/// HAMi-core's lock lies in the file: a process that was killed with it holds it for ever, and the container's next processes would wait
+/// for that. The tenant writes there: no link is followed, and a directory in the place of the file becomes one that [`left_behind`] finds,
+/// for its removal takes as long as the tenant likes.
+fn forget_count(own: &Path) -> Result<(), String> {
+    let file = own.join(CACHE_FILE);
+    let gone = match std::fs::remove_file(&file) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::IsADirectory => std::fs::rename(&file, own.with_extension("old")),
+        removed => removed,
+    };
+    gone.map_err(|error| format!("{} cannot be removed: {error}", file.display()))
 }
 
 /// The API server has validated both; a static pod's uid may be anything.

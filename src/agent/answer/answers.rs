@@ -46,8 +46,9 @@ pub trait Answerer: Send + Sync {
         Ok(())
     }
 
-    /// Why a container with a share, by pod uid and name, may not start now although it was served.
-    fn may_start_with_share(&self, _uid: &str, _container: &str) -> Result<(), String> {
+    /// Why a container with a share, by pod uid and name, may not start now although it was served. Where none of its processes runs,
+    /// it begins `anew`: what those before counted goes.
+    fn may_start_with_share(&self, _uid: &str, _container: &str, _anew: bool) -> Result<(), String> {
         Ok(())
     }
 
@@ -161,8 +162,8 @@ impl Answerer for AllocateAnswers {
         id.map_or(Ok(()), |id| Err(moved(id)))
     }
 
-    fn may_start_with_share(&self, uid: &str, container: &str) -> Result<(), String> {
-        shares::may_start(&self.options, uid, container)
+    fn may_start_with_share(&self, uid: &str, container: &str, anew: bool) -> Result<(), String> {
+        shares::may_start(&self.options, uid, container, anew)
     }
 
     fn retain(&self, holds: &dyn Fn(&str, &str) -> bool) {

@@ -14,7 +14,7 @@ use baton_contract::deviceplugin::{
 };
 use baton_contract::{PodUid, ShareIsolation};
 use baton_decide::handoff::CgroupLook;
-use baton_decide::handoff::verify::{may_start, share_to_start, to_start};
+use baton_decide::handoff::verify::{may_start, none_runs, shares_to_start, to_start};
 use baton_decide::node::{CallEffect, Preferring, StartEffect, Starting, Time, Wish};
 use baton_runtime::clock;
 
@@ -137,12 +137,15 @@ impl HandoffService {
                 "{resource}: the ledger is not known yet; the start is tried again"
             )));
         };
-        if let Some(share) =
-            share_to_start(resource, &request.devices_ids, state.hand_off.ledger()).filter(|_| limits_shares)
-        {
+        let shares = shares_to_start(resource, &request.devices_ids, state.hand_off.ledger());
+        if limits_shares && !shares.is_empty() {
             let lasts: Result<(), String> = offer.unavailable.map_or(Ok(()), |why| Err(why.into()));
-            let may = lasts
-                .and_then(|()| self.context.answerer.may_start_with_share(share.pod.uid.as_str(), &share.container));
+            let anew = none_runs(&shares);
+            let may = lasts.and_then(|()| {
+                let answerer = &self.context.answerer;
+                let mut named = shares.iter().map(|share| (share.pod.uid.as_str(), &*share.container));
+                named.try_for_each(|(uid, container)| answerer.may_start_with_share(uid, container, anew))
+            });
             may.map_err(|why| {
                 let why =
                     format!("{resource}: the limits of its GPU share cannot be enforced now: {why}; it is not started");

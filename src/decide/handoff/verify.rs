@@ -174,9 +174,17 @@ pub fn to_start<'a>(resource: &str, ids: &[String], ledger: &'a Ledger) -> impl 
     found.into_iter().filter(move |entry| !is_exact || !entry.ids.is_empty())
 }
 
-/// The container with a GPU share that the kubelet is about to start.
-pub fn share_to_start<'a>(resource: &str, ids: &[String], ledger: &'a Ledger) -> Option<&'a LedgerEntry> {
-    to_start(resource, ids, ledger).find(|entry| is_share(entry))
+/// The containers with a GPU share of which the kubelet is about to start one.
+pub fn shares_to_start<'a>(resource: &str, ids: &[String], ledger: &'a Ledger) -> Vec<&'a LedgerEntry> {
+    to_start(resource, ids, ledger).filter(|entry| is_share(entry)).collect()
+}
+
+/// Whether none of the containers runs of which the kubelet is about to start one: all have its ids, and are one container and plain init
+/// containers of its pod, which follow each other.
+pub fn none_runs(starting: &[&LedgerEntry]) -> bool {
+    let is_live = |entry: &&LedgerEntry| !entry.ids.is_empty() && entry.leaving().is_none();
+    let of_one_pod = starting.windows(2).all(|two| two[0].pod.uid == two[1].pod.uid);
+    of_one_pod && starting.iter().all(is_live) && starting.iter().filter(|entry| !entry.slot.init).count() < 2
 }
 
 /// The kubelet never lists plain init containers, so that entries which were rebuilt for them have no ids. The kubelet takes
@@ -192,8 +200,9 @@ fn rebuilt_for(resource: &str, chosen: &BTreeSet<DeviceId>, ledger: &Ledger, liv
 
 #[cfg(test)]
 mod tests {
-    use super::super::ledger::CallState;
+    use super::super::ledger::{CallState, Leaving};
     use super::super::listing::EntryKey;
+    use super::super::pods::LastSeen;
     use super::super::testing::{
         NODE, container, gpu_pod, grant, granted, inventory, listing, pod, pods, share_of, whole, with_assignment,
     };
@@ -202,6 +211,7 @@ mod tests {
     use crate::pod::HandoffPod;
     use baton_contract::key::{GPU_CORE, NVIDIA_GPU as GPU};
     use baton_contract::{DeviceEntry, DeviceType};
+    use std::time::Duration;
 
     #[test]
     fn a_kubelet_that_holds_other_devices_than_were_served_is_reported() {
@@ -346,16 +356,34 @@ mod tests {
         let served = entry("a-served", GPU_CORE, &["GPU-0::0"], half());
         let found = |entries: &[&LedgerEntry]| {
             let ledger = Ledger::of(entries.iter().map(|entry| (*entry).clone()));
-            let found = share_to_start(GPU_CORE, &["GPU-0::0".to_owned()], &ledger);
-            found.map(|entry| entry.pod.key.name.to_string())
+            let found = shares_to_start(GPU_CORE, &["GPU-0::0".to_owned()], &ledger);
+            let names: Vec<String> = found.iter().map(|entry| entry.pod.key.name.to_string()).collect();
+            names.join(" ")
         };
-        assert_eq!(found(&[&rebuilt, &served]).as_deref(), Some("a-served"));
-        assert_eq!(found(&[&rebuilt]).as_deref(), Some("z-rebuilt"));
+        assert_eq!(found(&[&rebuilt, &served]), "a-served");
+        assert_eq!(found(&[&rebuilt]), "z-rebuilt");
         let others = [
             entry("ids", GPU_CORE, &["GPU-0::9"], half()),
             entry("whole", GPU_CORE, &["GPU-0::0"], whole("GPU-0")),
             entry("name", GPU, &["GPU-0::0"], half()),
         ];
-        assert_eq!(found(&others.each_ref()), None);
+        assert_eq!(found(&others.each_ref()), "");
+    }
+
+    #[test]
+    fn none_runs_of_containers_that_follow_each_other_with_the_same_ids() {
+        let entry = |name: &str, container: &str, init: bool| {
+            let pod = gpu_pod(name, 1);
+            let slot = ContainerSlot { order: 0, init, sidecar: false };
+            let served = vec![(DeviceType::Gpu, share_of("GPU-0", 50, 50, 40 << 30))];
+            LedgerEntry::new(&pod.pod, container, GPU_CORE, slot, vec!["GPU-0::0".into()], served, CallState::Listed)
+        };
+        let (main, init) = (entry("a", "main", false), entry("a", "init", true));
+        assert!(none_runs(&[&main]) && none_runs(&[&init, &main]));
+        assert!(!none_runs(&[&main, &entry("a", "other", false)]), "both may run");
+        assert!(!none_runs(&[&main, &entry("b", "main", false)]), "which of them starts is not said");
+        assert!(!none_runs(&[&LedgerEntry { ids: Vec::new(), ..main.clone() }]), "it may be any one of the GPU");
+        let left = Leaving { at: jiff::Timestamp::UNIX_EPOCH, since: Duration::ZERO, last: LastSeen::Running };
+        assert!(!none_runs(&[&LedgerEntry { state: CallState::Leaving(left), ..main }]), "its processes may run on");
     }
 }

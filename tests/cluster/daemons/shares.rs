@@ -196,6 +196,11 @@ async fn a_container_with_a_share_starts_again_only_where_its_limits_stand() {
     std::fs::rename(hami.join("away"), hami.join("libvgpu.so")).unwrap();
     until_it_runs_again(&cluster, "half").await;
     assert_eq!(std::fs::metadata(&own).unwrap().permissions().mode() & 0o777, 0o777, "what is its own is there again");
+    // Its process is killed with HAMi-core's lock, which is in the file.
+    let count = own.join("vgpu.cache");
+    std::fs::write(&count, "").unwrap();
+    assert!(kubelet.fail_container("default", "half", "main", 137));
+    until("the container begins without it", SOON, async || (!count.exists()).then_some(())).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
