@@ -328,7 +328,7 @@ async fn a_device_that_fails_under_pods_is_told_on_each_holder_and_on_the_node()
         for name in pods {
             let said = until_event(&cluster, "DeviceUnhealthy", name).await;
             let begins =
-                format!("gpu-{} ({id}, {}) of node node-0, which this pod has, takes no new pods", at(id), address(id));
+                format!("gpu-{} ({id}, {}) of node node-0, which this pod has, is out of service", at(id), address(id));
             assert!(
                 said.starts_with(&begins) && said.contains("GPU has fallen off the bus (hardware): drain"),
                 "{said}"
