@@ -103,7 +103,7 @@ async fn what_cannot_be_bound_is_an_error_that_says_why() {
     assert!(error.contains("ml/nobody does not exist"), "{error}");
     assert!(extender.bind(&pod, "n9").await.contains("node n9 is not known"));
     let big = extender.pod("big", json!({"nvidia.com/gpu": "9"})).await;
-    assert!(extender.bind(&big, "n1").await.contains("has fewer than 9 GPUs in service"));
+    assert!(extender.bind(&big, "n1").await.contains("has fewer than 9 free GPUs"));
     assert_eq!(extender.bind(&pod, "n1").await, "");
     // Until the watch has shown the Binding, it is one under way; either way no second one is made.
     until("the bind is known", || async {
