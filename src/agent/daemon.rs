@@ -258,7 +258,7 @@ async fn first_scan(
     let (roots, provider, reads) = (roots.clone(), provider.clone(), reads.clone());
     let scan = tokio::task::spawn_blocking(move || scan::scan(&roots, &*provider, &reads)).await;
     let mut scan = scan.map_err(|error| AgentError::Panicked(error.to_string()))?;
-    if let Some(error) = scan.nvml.take_if(|_| options.fail_on_init_error) {
+    if let Some(error) = scan.nvml.take_if(|error| options.fail_on_init_error && !error.is_hang()) {
         return Err(AgentError::Init(error));
     }
     Ok(scan)

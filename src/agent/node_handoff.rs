@@ -446,13 +446,13 @@ fn pod_shares(entries: &[Shared<LedgerEntry>]) -> Vec<PodShare> {
 }
 
 /// What pods hold without an assignment, by type and pod. The number of a NIC may be another one than when it was given: the Device
-/// object has those of now.
+/// object has those of now. A device that has left has none: by its former number another one would count as held.
 fn held(entries: &[Shared<LedgerEntry>], inventory: &NodeInventory) -> Vec<DeviceHeld> {
     let mut by_type: BTreeMap<DeviceType, BTreeMap<&PodRef, Vec<i32>>> = BTreeMap::new();
     for entry in entries.iter().filter(|entry| !entry.assigned) {
         for (kind, device) in &entry.served {
-            let minor = inventory.devices.get(&device.id).map_or(device.minor, |known| known.minor);
-            by_type.entry(kind.clone()).or_default().entry(&entry.pod).or_default().push(minor);
+            let minors = by_type.entry(kind.clone()).or_default().entry(&entry.pod).or_default();
+            minors.extend(inventory.devices.get(&device.id).map(|known| known.minor));
         }
     }
     let of_pod = |(pod, mut minors): (&PodRef, Vec<i32>)| {
@@ -545,6 +545,6 @@ mod tests {
         };
         let inventory = NodeInventory { devices: [(id, now)].into(), ..NodeInventory::default() };
         let minors = |inventory: &NodeInventory| held(&[entry.clone().into()], inventory)[0].entries[0].minors.clone();
-        assert_eq!((minors(&inventory), minors(&NodeInventory::default())), (vec![0], vec![1]));
+        assert_eq!((minors(&inventory), minors(&NodeInventory::default())), (vec![0], vec![]));
     }
 }

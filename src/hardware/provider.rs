@@ -129,9 +129,10 @@ pub enum NvmlError {
         /// The deadline.
         millis: u64,
     },
-    /// Too many calls hang. A new process would be no better off, and one with a call that hangs in the kernel cannot end.
+    /// Too many calls hang. Mostly a new process would be no better off, and one with a call that hangs in the kernel cannot end.
     #[error(
-        "{0} NVML calls hang, and no more are begun until one returns; where none does, the node has to be rebooted"
+        "{0} NVML calls hang, and no more are begun until one returns; where nvidia-smi answers on this node, restart the node daemon, else reboot \
+         the node"
     )]
     Exhausted(usize),
     /// A recording could not be read.
@@ -145,6 +146,11 @@ pub enum NvmlError {
 }
 
 impl NvmlError {
+    /// A call has not returned: a process that it keeps in the driver cannot end.
+    pub fn is_hang(&self) -> bool {
+        matches!(self, Self::Timeout { .. } | Self::Exhausted(_))
+    }
+
     /// Whether there is no library anywhere, and no GPU that would need it.
     pub fn is_absence(&self) -> bool {
         matches!(self, Self::NoLibrary { tried, bound: 0 } if tried.iter().all(|attempt| !attempt.there))

@@ -261,7 +261,7 @@ pub const CONDITIONS: &[ConditionRule] = &[
         "ask nvidia-smi on this node, and look for the driver's errors in the kernel log"], stated),
     row(Is::NvmlUnavailable, GPUS, OutOfService, ["the start of NVML, how many GPUs there are",
         "NVML does not answer: the driver is being updated, or hangs",
-        "wait for the update of the driver, or look for its errors in the kernel log"], stated),
+        "wait for the update of the driver, or look for its errors in the kernel log; where nvidia-smi answers there, restart the node daemon"], stated),
     row(Is::NicTimeout, NICS, OutOfService, ["the read of the NIC's files in sysfs",
         "a read has not returned within 2 s; with eight such NICs no NIC is read any more",
         "the NIC's firmware may be stuck; the NIC comes back when the read returns and three polls succeed"], stated),

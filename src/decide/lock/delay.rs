@@ -21,8 +21,8 @@ pub const SLOW: Duration = Duration::from_secs(15);
 /// The kubelet admits pods one after the other and waits for each answer without an end: it neither probes nor stops a pod meanwhile. Seen
 /// with 1.37.2. The pattern is of the program's name alone: a shell or a log reader that names it has another first word.
 const HANGS: &str = "if the node daemon hangs, kill it on its machine: `pkill -KILL -f '^[^ ]*baton.device-plugin'`; it starts again, and \
-                     running pods keep their devices; to delete its pod does nothing while the kubelet waits for its answer; the owner of a pod \
-                     that the kubelet refuses meanwhile makes another";
+                     running pods keep their devices; to delete the daemon's pod does nothing while the kubelet waits for its answer; a pod that \
+                     the kubelet refuses meanwhile fails, and its owner creates another one";
 
 /// What is known of such a lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -93,7 +93,7 @@ impl LockDelay<'_> {
         match daemon {
             DaemonState::Fresh => format!(
                 "Read the logs of the kubelet of {node} and of the node daemon, whose pod is named by `{look}`; {HANGS}; the lock also \
-                 goes once {holder} is deleted"
+                 goes once {holder} is deleted, which waits for that kubelet, too"
             ),
             DaemonState::Unregistered | DaemonState::KubeletAway => format!(
                 "Look at the kubelet of {node}: on the machine `systemctl status kubelet` and `journalctl -u kubelet` say why; {holder} \
