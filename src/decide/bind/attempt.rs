@@ -174,7 +174,10 @@ impl BindAttempt {
         }
         let (.., id) = self.turn;
         let pod = world.pod(id)?;
-        if let Some(why) = keeps_away(scene.view(), scene.terms.rules, pod, (self.node, node)) {
+        // What another scheduler has chosen it has judged by its own rules.
+        if scene.terms.is_ours(pod)
+            && let Some(why) = keeps_away(scene.view(), scene.terms.rules, pod, (self.node, node))
+        {
             return Some(format!("node {} takes it no more: {why}", self.node_name));
         }
         let devices = pod.devices.as_ref()?;

@@ -1,6 +1,7 @@
 //! Answers to what kube-scheduler asks of an extender: device fit, device rating, victims. It applies every other rule itself, so
 //! only the rules that it lacks are applied here. Nothing is changed.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::devices::PodDeviceRequest;
@@ -10,7 +11,7 @@ use baton_contract::PodUid;
 use baton_contract::key::is_device_resource;
 
 use super::agenda::{NEW_POD, Scene, Terms};
-use super::preemption::{SOON, Units, judge_budgets, leaves_within, victim_sets};
+use super::preemption::{SOON, Units, VictimSet, judge_budgets, leaves_within, victim_sets};
 use super::rules::plugins::{device_fit, is_stock};
 use super::rules::{Outcome, Plugins, Refusal, Slots, Victim, View};
 
@@ -163,7 +164,7 @@ fn enough(view: View<'_>, pod: &Pod, node: &Node, proposed: &[PodUid]) -> Option
     // A pod that leaves soon frees its devices without an eviction.
     let leaving = on_node().filter(|other| leaves_within(other, (view.now, SOON)));
     let leaving = leaving.map(|other| &other.facts.handoff.pod.uid);
-    let mut gone: BTreeSet<&PodUid> = proposed.iter().chain(leaving).collect();
+    let gone: BTreeSet<&PodUid> = proposed.iter().chain(leaving).collect();
     if fits(&gone) {
         return Some(NodeVictims { victims: proposed.to_vec(), more_broken: 0 });
     }
@@ -176,38 +177,50 @@ fn enough(view: View<'_>, pod: &Pod, node: &Node, proposed: &[PodUid]) -> Option
     };
     let others: Vec<PodId> = on_node().filter(lower).map(|other| other.id).collect();
     let asked: Vec<PodId> = proposed.iter().filter_map(|uid| world.pod_id(uid)).collect();
-    let candidates: Vec<PodId> = asked.iter().chain(&others).copied().collect();
-    // The other scheduler evicts pods of this node alone: a member that its gang cannot do without would leave the others behind.
-    let none = BTreeSet::new();
-    let sets = victim_sets(world, &candidates, &mut Units::new(pod.facts.spec.priority, &none));
-    let mut others: Vec<Victim> =
-        sets.into_iter().filter(|set| set.others.is_empty()).flat_map(|set| set.pods).collect();
-    others.retain(|victim| !asked.contains(&victim.pod));
-    // Pods whose eviction breaks no budget go first; among them the lowest priority, then the youngest.
-    others.sort_by_key(|v| (v.breaks_budget, v.priority, std::cmp::Reverse(v.created), v.pod));
+    let chosen: BTreeSet<PodId> = asked.iter().copied().collect();
+    let mut sets = victim_sets(world, &others, &mut Units::new(pod.facts.spec.priority, &chosen));
+    // The other scheduler evicts pods of this node alone: a gang that cannot spare a member leaves whole, or not at all.
+    sets.retain(|set| set.others.iter().all(|id| others.contains(id)));
+    for set in sets.iter_mut().filter(|set| !set.others.is_empty()) {
+        set.pods = judge_budgets(world, &set.others, &chosen);
+    }
+    // Pods whose eviction breaks no budget go first; among them the lowest priority, gangs last, then the youngest.
+    sets.sort_by_key(|set| {
+        let breaks_budget = set.pods.iter().any(|victim| victim.breaks_budget);
+        let highest = set.pods.iter().map(|victim| victim.priority).max();
+        let earliest = set.pods.iter().map(|victim| victim.created).min();
+        (breaks_budget, highest, !set.others.is_empty(), Reverse(earliest), set.pods.first().map(|victim| victim.pod))
+    });
     let uid = |victim: &Victim| world.pod(victim.pod).map(|pod| &pod.facts.handoff.pod.uid);
-    let mut added: Vec<(PodId, &PodUid)> = Vec::new();
-    for (id, uid) in others.iter().filter_map(|victim| Some((victim.pod, uid(victim)?))) {
-        added.push((id, uid));
-        gone.insert(uid);
-        if fits(&gone) {
-            // Additions are dropped while the rest suffices, the most important first.
-            for at in (0..added.len()).rev() {
-                gone.remove(added[at].1);
-                if fits(&gone) {
-                    added.remove(at);
-                } else {
-                    gone.insert(added[at].1);
-                }
-            }
-            let judged = |pods: &[PodId]| judge_budgets(world, pods, &none);
-            let broken = |pods: &[PodId]| judged(pods).iter().filter(|victim| victim.breaks_budget).count() as i64;
-            let all: Vec<PodId> = asked.iter().copied().chain(added.iter().map(|(id, _)| *id)).collect();
-            return Some(NodeVictims {
-                victims: proposed.iter().chain(added.iter().map(|(_, uid)| *uid)).cloned().collect(),
-                more_broken: broken(&all) - broken(&asked),
-            });
+    let without = |added: &[&VictimSet]| {
+        let uids = added.iter().flat_map(|set| &set.pods).filter_map(uid);
+        gone.iter().copied().chain(uids).collect::<BTreeSet<&PodUid>>()
+    };
+    let mut added: Vec<&VictimSet> = Vec::new();
+    for set in &sets {
+        added.push(set);
+        if !fits(&without(&added)) {
+            continue;
         }
+        // Additions are dropped while the rest suffices, the most important first.
+        for at in (0..added.len()).rev() {
+            let set = added.remove(at);
+            if !fits(&without(&added)) {
+                added.insert(at, set);
+            }
+        }
+        let further: Vec<PodId> = added.iter().flat_map(|set| &set.pods).map(|victim| victim.pod).collect();
+        let further: Vec<PodId> =
+            further.iter().enumerate().filter(|(at, id)| !further[..*at].contains(id)).map(|(_, id)| *id).collect();
+        let none = BTreeSet::new();
+        let judged = |pods: &[PodId]| judge_budgets(world, pods, &none);
+        let broken = |pods: &[PodId]| judged(pods).iter().filter(|victim| victim.breaks_budget).count() as i64;
+        let all: Vec<PodId> = asked.iter().chain(&further).copied().collect();
+        let uids = further.iter().filter_map(|id| world.pod(*id)).map(|pod| &pod.facts.handoff.pod.uid);
+        return Some(NodeVictims {
+            victims: proposed.iter().chain(uids).cloned().collect(),
+            more_broken: broken(&all) - broken(&asked),
+        });
     }
     None
 }

@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::core::rules::plugins::node_affinity;
 use crate::core::rules::{Outcome, Plugins, Refusal, Slots, View};
 use crate::core::select::choose::{Diagnosis, NodeChoice, agreed, judge, prepare};
 use crate::core::select::nearest::nearest;
@@ -113,7 +114,9 @@ pub(super) fn judge_all(view: View<'_>, plugins: &Plugins, pod: &Pod) -> NodeJud
     }
     let mut refusals: Vec<&Refusal> = counts.keys().collect();
     let never = fitting.is_empty() && is_hopeless(view.world, pod);
-    let named = pod.facts.spec.names_its_nodes();
+    // Where no rule but that refuses, the node that it names is not as it asks; a name that no node has is said already.
+    let only_words = counts.keys().all(|refusal| refusal.rule == node_affinity::NAME) && verdict.advice.is_empty();
+    let named = pod.facts.spec.names_its_nodes() && !only_words;
     if never {
         verdict.wakes.retain(|when| !frees(when));
         verdict.advice.extend(advice("", Help::LargerNode, named).map(str::to_owned));

@@ -180,16 +180,18 @@ impl Scheduler {
         let gang = failure.unwrap_or_else(|| format!("gang {group} was not tried yet"));
         // Members are alike: what the gang lacks is mostly what this one does.
         let known = judged.message.split("; nearest: ").next().is_some_and(|own| gang.contains(own));
-        let own = if known { String::new() } else { format!("; by itself: {}", judged.message) };
+        let never = self.never_starts(group);
+        // Room on a node helps one that may start.
+        let said =
+            if never { judged.message.split("; nearest: ").next().unwrap_or_default() } else { &*judged.message };
+        let own = if known { String::new() } else { format!("; by itself: {said}") };
         let mut advice: Vec<String> = self.gang_advice(id, now).into_iter().collect();
         let mut wakes = woken.unwrap_or(judged.wakes);
-        let never = self.never_starts(group);
         if never {
             wakes.retain(|when| !frees(when));
         } else {
             advice.extend(judged.advice);
         }
-        // Room on a node helps one that may start.
         let nearest = judged.nearest.filter(|_| !never);
         PodVerdict { message: gang + &own, advice, wakes, nearest, ..judged }
     }

@@ -167,7 +167,8 @@ fn share_out(
     let own: BTreeSet<PodId> = evicted.iter().flat_map(|set| &set.pods).map(|victim| victim.pod).collect();
     let others: BTreeSet<PodId> = evicted.iter().flat_map(|set| set.others.iter().copied()).collect();
     let others: Vec<PodId> = others.difference(&own).copied().collect();
-    let victims = evicted.into_iter().flat_map(|set| set.pods).chain(judge_budgets(world, &others, gone));
+    let gone: BTreeSet<PodId> = gone.union(&own).copied().collect();
+    let victims = evicted.into_iter().flat_map(|set| set.pods).chain(judge_budgets(world, &others, &gone));
     for victim in victims {
         let node = world.pod(victim.pod).and_then(Pod::node);
         let at = plan.iter().position(|(_, candidate)| Some(candidate.node) == node).unwrap_or(0);

@@ -239,8 +239,8 @@ impl Gangs {
         let need = RoomNeed::of(placing.terms, placing.world, &order);
         let all = Domain::all_of(placing.view(), group, std::slice::from_ref(&topology.required), &need);
         let mut domains: Vec<Domain> = all.into_iter().flatten().collect();
-        let first = order.needed().next().and_then(|id| placing.world.pod(id));
-        let below = first.map_or(i32::MIN, |pod| pod.facts.spec.priority);
+        let needed = order.needed().filter_map(|id| placing.world.pod(id));
+        let below = needed.map(|pod| pod.facts.spec.priority).max().unwrap_or(i32::MIN);
         let view = placing.view();
         let suffices = |domain: &Domain| need.room_without(view, &domain.at, below) >= Some(need.least);
         domains.retain(|domain| domain.all >= need.least && suffices(domain));

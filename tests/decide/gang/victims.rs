@@ -73,6 +73,23 @@ fn a_gang_that_ends_member_by_member_counts_those_that_have_succeeded() {
 }
 
 #[test]
+fn what_an_earlier_run_has_done_spares_no_member_of_this_one() {
+    let mut gangs = TestGangs::with(Default::default());
+    (0..3).for_each(|n| gangs.plain_node(&format!("n{n}"), 1, "x"));
+    for run in ["first", "second"] {
+        (0..3).for_each(|n| gangs.of_priority(&format!("{run}-{n}"), 1, &gang("low", "3", &[])));
+        gangs.settle();
+        assert_eq!(gangs.count(run), 3);
+        if run == "first" {
+            (0..3).for_each(|n| gangs.cluster.finish(&format!("first-{n}")));
+            gangs.wait(2);
+        }
+    }
+    urgent(&mut gangs, "urgent", &[]);
+    assert_eq!(gangs.cluster.evicted.len(), 3, "{:?}", gangs.cluster.evicted);
+}
+
+#[test]
 fn a_member_that_could_stay_and_leaves_with_its_gang_is_counted_once() {
     // Two members on each of two GPUs. Three are the gang's minimum: without them the fourth could stay beside the urgent pod.
     let mut gangs = TestGangs::with(Default::default());

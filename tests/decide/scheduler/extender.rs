@@ -105,24 +105,64 @@ fn a_pod_of_kube_scheduler_is_explained_by_its_extender_calls_and_bind() {
     assert_eq!((bind.node.as_deref(), bind.state), (Some("n"), PodState::WaitingForLock), "{bind:?}");
 }
 
-#[test]
-fn a_member_that_its_gang_cannot_do_without_is_no_further_victim() {
-    let mut cluster = cluster();
-    cluster.node("n1", 2);
-    bound(&mut cluster, "single", ONE, 0);
-    cluster.wait(1);
-    for (min, further) in [("0", "uid-member"), ("1", "uid-single")] {
-        let mut member = pod("member", ONE, cluster.now);
+/// Members of one gang, bound to `node` one after the other.
+fn gang_on(cluster: &mut TestScheduler, node: &str, min: &str, names: &[&str]) {
+    for name in names {
+        let mut member = pod(name, ONE, cluster.now);
         member.spec.gang = gangs::declared("ml", &gangs::gang("g", min, &[]));
         cluster.submit(member);
-        cluster.settle();
-        cluster.agent_releases("n1");
-        let one = theirs(&cluster, "one", ONE, 100);
-        let (victims, _) = room(&mut cluster, &one, &[]).unwrap();
-        assert_eq!(victims, [further], "{min}");
-        cluster.delete("member");
-        cluster.settle();
     }
+    for _ in names {
+        cluster.settle();
+        cluster.agent_releases(node);
+    }
+    cluster.settle();
+    assert!(names.iter().all(|name| cluster.node_of(name) == Some(node)));
+}
+
+#[test]
+fn a_gang_leaves_whole_or_keeps_what_it_cannot_spare() {
+    let single = "uid-single";
+    // What kube-scheduler proposes, the gang's minimum, and who leaves where two or three GPUs are needed.
+    for (proposed, min, wanted, leave) in [
+        (&[][..], "0", "1", "uid-a"),
+        (&[], "1", "1", "uid-a"),
+        (&[], "2", "1", single),
+        (&["a"], "1", "2", "uid-a uid-single"),
+        (&["single"], "2", "3", "uid-single uid-a uid-b"),
+    ] {
+        let mut cluster = cluster();
+        cluster.node("n1", 3);
+        bound(&mut cluster, "single", ONE, 0);
+        cluster.wait(1);
+        gang_on(&mut cluster, "n1", min, &["a", "b"]);
+        let facts = theirs(&cluster, "asks", &[(key::NVIDIA_GPU, wanted)], 100);
+        let (mut victims, _) = room(&mut cluster, &facts, proposed).unwrap();
+        victims.sort_unstable();
+        let mut expected: Vec<&str> = leave.split(' ').collect();
+        expected.sort_unstable();
+        assert_eq!(victims, expected, "{proposed:?} {min}");
+    }
+    // A member elsewhere would be left behind.
+    let mut cluster = cluster();
+    cluster.node("n1", 1);
+    cluster.node("n2", 1);
+    gangs_apart(&mut cluster);
+    let facts = theirs(&cluster, "asks", ONE, 100);
+    assert_eq!(room(&mut cluster, &facts, &[]), None);
+}
+
+/// A gang of two, with one member on each of two nodes.
+fn gangs_apart(cluster: &mut TestScheduler) {
+    for name in ["a", "b"] {
+        let mut member = pod(name, ONE, cluster.now);
+        member.spec.gang = gangs::declared("ml", &gangs::gang("g", "2", &[]));
+        cluster.submit(member);
+    }
+    cluster.settle();
+    assert_eq!(cluster.bound(), 2);
+    ["n1", "n2"].iter().for_each(|node| cluster.agent_releases(node));
+    cluster.settle();
 }
 
 #[test]

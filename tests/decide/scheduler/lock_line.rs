@@ -72,6 +72,19 @@ fn a_higher_priority_goes_first_in_the_line() {
 
 /// A lock of the format `timestamp` names no pod: what it is known by is its text.
 #[test]
+fn a_lost_answer_to_the_lock_is_found_to_be_success() {
+    for lock_format in [LockFormat::Uid, LockFormat::Timestamp] {
+        let mut cluster = TestScheduler::with(Config { lock_format, ..Config::default() }, DefaultSet::default());
+        cluster.node("n", 8);
+        cluster.lock_faults.push_back(Fault::LostAnswer);
+        cluster.pod("a", ONE);
+        cluster.settle();
+        cluster.wait(1);
+        assert_eq!((cluster.node_of("a"), cluster.binds), (Some("n"), 1), "{lock_format:?}");
+    }
+}
+
+#[test]
 fn a_pod_in_the_line_of_a_node_that_takes_it_no_more_goes_elsewhere() {
     fn taint(facts: &mut NodeFacts, effect: TaintEffect) {
         facts.taints.push(Taint { key: "gone".to_owned(), value: String::new(), effect });
@@ -108,19 +121,6 @@ fn a_pod_in_the_line_of_a_node_that_takes_it_no_more_goes_elsewhere() {
         cluster.agent_releases("n");
         cluster.settle();
         assert_eq!(cluster.node_of("tolerant"), (at < 3).then_some("n"), "{at}");
-    }
-}
-
-#[test]
-fn a_lost_answer_to_the_lock_is_found_to_be_success() {
-    for lock_format in [LockFormat::Uid, LockFormat::Timestamp] {
-        let mut cluster = TestScheduler::with(Config { lock_format, ..Config::default() }, DefaultSet::default());
-        cluster.node("n", 8);
-        cluster.lock_faults.push_back(Fault::LostAnswer);
-        cluster.pod("a", ONE);
-        cluster.settle();
-        cluster.wait(1);
-        assert_eq!((cluster.node_of("a"), cluster.binds), (Some("n"), 1), "{lock_format:?}");
     }
 }
 

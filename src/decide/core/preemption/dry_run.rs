@@ -26,8 +26,9 @@ pub fn candidates(
     if world.lowest_priority().is_none_or(|lowest| lowest >= pod.facts.spec.priority) {
         return Vec::new();
     }
-    let nodes: Vec<NodeId> = world.nodes().map(|(id, _)| id).collect();
-    let enough = LEAST_LOOKED_AT.max(nodes.len() / 10);
+    let enough = LEAST_LOOKED_AT.max(world.nodes().count() / 10);
+    let within = world.confinement_of(pod);
+    let nodes: Vec<NodeId> = world.nodes_in(within.as_deref()).map(|(id, _)| id).collect();
     let mut found = Vec::new();
     let mut units = Units::new(pod.facts.spec.priority, gone);
     for node in nodes {
@@ -132,7 +133,8 @@ fn reprieve(
     // A gang that cannot stay leaves whole, with its members on other nodes.
     let known: BTreeSet<PodId> = victims.iter().map(|victim| victim.pod).collect();
     let others: Vec<PodId> = evicted.difference(&known).copied().collect();
-    victims.extend(judge_budgets(world, &others, gone));
+    let gone: BTreeSet<PodId> = gone.union(&known).copied().collect();
+    victims.extend(judge_budgets(world, &others, &gone));
     victims
 }
 
@@ -160,7 +162,10 @@ pub fn judge_budgets(world: &World, pods: &[PodId], gone: &BTreeSet<PodId>) -> V
     victims.sort_by(|a, b| b.priority.cmp(&a.priority).then(a.created.cmp(&b.created)));
     let mut used: BTreeMap<&baton_contract::PodKey, i64> = BTreeMap::new();
     // Of a victim that is shown as being deleted its budget knows.
-    let unseen = |id: &PodId| world.pod(*id).filter(|pod| pod.facts.handoff.deleting.is_none());
+    let unseen = |id: &PodId| {
+        let pod = world.pod(*id).filter(|_| !pods.contains(id));
+        pod.filter(|pod| pod.facts.handoff.deleting.is_none())
+    };
     for (key, _) in gone.iter().filter_map(unseen).flat_map(|pod| world.budgets_of(pod)) {
         *used.entry(key).or_insert(0) += 1;
     }

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::world::gangs::Gang;
+use crate::world::gangs::{Gang, Member, MemberState};
 use crate::world::tyjob_facts::JobFacts;
 use crate::world::{Place, Pod, PodId, World};
 use baton_contract::PodKey;
@@ -102,9 +102,14 @@ impl<'a> Units<'a> {
     fn gang(&self, world: &World, gang: &Gang) -> Unit {
         let there = || gang.members().filter(|member| member.state.has_node() && !self.gone.contains(&member.pod));
         let bound = there().filter(|member| member.state.is_bound()).count();
-        // A gang whose rule ends with its start ends member by member: what they have done is not lost with the others.
+        // A gang whose rule ends with its start ends member by member: what they have done is not lost with the others. Those of an earlier
+        // run have done nothing for this one.
+        let of_this_run =
+            |member: &&Member| member.committed.is_some_and(|commit| gang.commits().contains_key(&commit));
+        let ended = || gang.members().filter(|member| member.state == MemberState::Succeeded);
         let succeeded = match gang.config().policy {
-            MatchPolicy::WaitingRunningSucceed | MatchPolicy::OnceSatisfied => gang.counts().succeeded as usize,
+            MatchPolicy::WaitingRunningSucceed => gang.counts().succeeded as usize,
+            MatchPolicy::OnceSatisfied => ended().filter(of_this_run).count(),
             MatchPolicy::OnlyWaiting | MatchPolicy::WaitingAndRunning => 0,
         };
         let min = gang.config().min.unwrap_or(0) as usize;
