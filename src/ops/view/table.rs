@@ -200,13 +200,7 @@ pub fn fitted(
             kept.remove(at);
         }
     }
-    // A column that has nothing to say is not missed.
-    let said = |at: usize| match headers[at] {
-        "NAMESPACE" if says_nothing(at) => format!("NAMESPACE (all {})", rows.first().map_or("", |row| &*row[at])),
-        header => header.to_owned(),
-    };
-    let missed = |at: &usize| !kept.contains(at) && (*is_followed || !empty(&rows, *at));
-    let left_out = (0..headers.len()).filter(missed).map(said).collect();
+    let left_out = left_out(headers, &rows, (kept, *is_followed));
     let mut table = Table::new();
     table.load_style(presets::NOTHING).force_no_tty();
     if look.colour {
@@ -244,6 +238,19 @@ pub fn fitted(
     }
     let lines: Vec<String> = table.lines().map(|line| line.trim_end().to_owned()).collect();
     (lines.join("\n") + "\n", left_out)
+}
+
+/// Names of the columns that are not kept, but for those that have nothing to say.
+fn left_out(headers: &[&str], rows: &[Vec<String>], (kept, is_followed): (&[usize], bool)) -> Vec<String> {
+    let missed = |at: &usize| !kept.contains(at) && (is_followed || !empty(rows, *at));
+    let of_all = |at: usize| {
+        rows.first().and_then(|row| row.get(at)).filter(|one| rows.iter().all(|row| row.get(at) == Some(one)))
+    };
+    let named = |at: usize| match (headers[at], of_all(at)) {
+        ("NAMESPACE", Some(one)) if !is_followed => format!("NAMESPACE (all {one})"),
+        (header, _) => header.to_owned(),
+    };
+    (0..headers.len()).filter(missed).map(named).collect()
 }
 
 /// Cuts long reasons in a table of many rows. What names a row, asks for `-o wide` or for JSON gets them whole.
