@@ -11,7 +11,7 @@ use crate::core::rules::Annotations;
 use crate::core::select::eligible::keeps_away;
 use crate::lock::LockClaim;
 use crate::pause::doubled;
-use crate::world::{NodeId, PodId};
+use crate::world::{NodeId, PodId, World};
 use baton_contract::{PodRef, Shared};
 
 /// A PreBind request is repeated after this time.
@@ -156,6 +156,20 @@ impl BindAttempt {
     /// A Binding that was posted may still be made.
     pub fn may_arrive(&self, now: Duration) -> bool {
         self.may_arrive.is_some_and(|until| now < until)
+    }
+
+    /// It may end while it waits for its volumes or its turn. Of a commit other members may be bound: its member in the line gives up only
+    /// without its node or its devices; for all else, which may be gone by then, at its turn.
+    pub(super) fn may_give_up(&self, world: &World) -> bool {
+        let (.., id) = self.turn;
+        let is_there = || world.node(self.node).is_some_and(|node| node.facts.is_some());
+        let keeps_room = || is_there() && world.contested_device(id).is_none();
+        match self.phase {
+            _ if self.may_arrive.is_some() => false,
+            BindPhase::Volumes { .. } => true,
+            BindPhase::Queue { .. } => self.commit.is_none() || !keeps_room(),
+            _ => false,
+        }
     }
 
     /// The claim under which the lock is acquired.

@@ -135,19 +135,11 @@ impl Binder {
     /// Queues the pods again that wait on a node for their volumes or its lock after a decision that is void now, the last in line first:
     /// those before it may have its devices then. A Binding that was posted may still arrive: its pod keeps its lock and its devices.
     pub fn requeue_outdated(&mut self, cx: &mut Context<'_>, node: NodeId) {
-        // Others of its commit may be bound: a member in the line gives up at its turn, for a taint may be gone by then.
-        let is_there = cx.world.node(node).is_some_and(|node| node.facts.is_some());
-        let waits = |attempt: &BindAttempt| match attempt.phase {
-            _ if attempt.may_arrive.is_some() => false,
-            BindPhase::Volumes { .. } => true,
-            BindPhase::Queue { .. } => attempt.commit.is_none() || !is_there,
-            _ => false,
-        };
-        let here = self.attempts.values().filter(|attempt| attempt.node == node && waits(attempt));
+        let here = self.attempts.values().filter(|attempt| attempt.node == node);
         let mut turns: Vec<Turn> = here.map(|attempt| attempt.turn).collect();
         turns.sort_unstable();
         for (.., id) in turns.into_iter().rev() {
-            if let Some(attempt) = self.attempts.get(&id).filter(|attempt| waits(attempt))
+            if let Some(attempt) = self.attempts.get(&id).filter(|attempt| attempt.may_give_up(cx.world))
                 && let Some(why) = attempt.outdated(cx.terms.scene(cx.world))
             {
                 self.cancel(cx, id, Cancel::Requeue(why));

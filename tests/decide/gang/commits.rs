@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use baton::contract::key;
+use baton::contract::{DeviceType, key};
 use baton::decide::pod::Deletion;
 use baton::decide::scheduler::Effect;
 use baton::decide::world::spec::VolumeUse;
@@ -73,6 +73,26 @@ fn members_of_a_commit_take_the_lock_before_older_pods_of_their_priority() {
         gangs.cluster.settle();
     }
     assert_eq!(order, ["blocker", "g-0", "g-1", "single"]);
+}
+
+/// As when the Binding of an earlier term arrives after the room of its pod was given to a gang.
+#[test]
+fn a_member_in_the_line_gives_way_to_a_pod_that_another_leader_has_bound() {
+    let mut gangs = TestGangs::with(Default::default());
+    gangs.cluster.node("n", 3);
+    gangs.asks("blocker", ONE, &[]);
+    gangs.cluster.settle();
+    let keys = gang("g", "2", &[]);
+    (0..2).for_each(|n| gangs.asks(&format!("g-{n}"), ONE, &keys));
+    gangs.cluster.settle();
+    assert_eq!(gangs.cluster.holder("n"), Some("blocker"), "both wait in the line");
+    let blocked = gangs.cluster.devices_of("blocker").of(&DeviceType::Gpu)[0].minor;
+    gangs.cluster.node("m", 2);
+    gangs.cluster.bound_by_another("theirs", "n", i64::from((blocked + 1) % 3));
+    gangs.cluster.settle();
+    gangs.cluster.audit();
+    gangs.settle();
+    assert_eq!(gangs.count("g"), 2);
 }
 
 #[test]
