@@ -9,7 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::core::agenda::Scene;
 use crate::core::context::Context;
-use crate::core::select::eligible::{Eligibility, NodeEligibility};
+use crate::core::rules::Eligibility;
+use crate::core::select::eligible::NodeEligibility;
 use crate::core::select::free::{free_on, percent};
 use crate::world::{Confinement, GroupTopology, Node, NodeId, Pod, PodId, World};
 

@@ -12,7 +12,6 @@ use crate::pod::HandoffPod;
 use baton_contract::image::ImageName;
 use baton_contract::{AgentStatus, DeviceType, Holder, LockRead, Shared};
 
-use super::PodId;
 use super::agent::{Agent, LeaseSeen};
 use super::changes::Changes;
 use super::devices::{Stock, Suspect};
@@ -21,6 +20,7 @@ use super::offered::offered;
 use super::pod::Pod;
 use super::resources::{Rated, Resources};
 use super::spec::{Labels, Taint};
+use super::{PodId, Wake};
 
 /// How far the clock of a node may be ahead of the reader's.
 const FUTURE: Duration = Duration::from_secs(60);
@@ -52,6 +52,29 @@ pub struct NodeFacts {
 }
 
 impl NodeFacts {
+    /// What the change from `old` wakes; that also voids kept verdicts, so a fact that only falls wakes too.
+    pub(super) fn wakes(&self, old: &Self) -> Wake {
+        // A new field does not compile here until it is named: where rules read it, it wakes. Below the line is what they do not read, or
+        // what `Nodes::set_object` compares.
+        let Self {
+            labels,
+            taints,
+            unschedulable,
+            allocatable,
+            max_pods,
+            // ---
+            name: _,
+            not_ready: _,
+            lock: _,
+            boot_id: _,
+            images: _,
+        } = old;
+        let moved = *labels != self.labels || *taints != self.taints || *unschedulable != self.unschedulable;
+        let resized = *allocatable != self.allocatable || *max_pods != self.max_pods;
+        let wake = |holds: bool, wake: Wake| if holds { wake } else { Wake::NONE };
+        wake(moved, Wake::NODE_CHANGED).or(wake(resized, Wake::NODE_ROOM))
+    }
+
     /// The node's domain in a layer of this label, or of the first of these that it has.
     pub fn domain(&self, labels: &str) -> Option<&str> {
         labels.split(',').find_map(|label| self.labels.get(label)).map(|value| &**value)

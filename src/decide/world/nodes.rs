@@ -138,27 +138,7 @@ impl Nodes {
     pub fn set_object(&mut self, id: NodeId, facts: NodeFacts, now: Duration, changes: &mut Changes) -> bool {
         let Some(node) = self.all.get_mut(id) else { return false };
         let locked = node.see_lock(LockRead::parse(facts.lock.as_deref()), now);
-        changes.wake = node.facts.as_ref().map_or(Wake::NODE_ADDED, |old| {
-            // A wake also voids kept verdicts, so a fact that only falls wakes too. A new field does not compile here until it is
-            // named: where rules read it, it wakes. Below the line is what they do not read, or what is compared further down.
-            let NodeFacts {
-                labels,
-                taints,
-                unschedulable,
-                allocatable,
-                max_pods,
-                // ---
-                name: _,
-                not_ready: _,
-                lock: _,
-                boot_id: _,
-                images: _,
-            } = old;
-            let moved = *labels != facts.labels || *taints != facts.taints || *unschedulable != facts.unschedulable;
-            let resized = *allocatable != facts.allocatable || *max_pods != facts.max_pods;
-            let wake = |holds: bool, wake: Wake| if holds { wake } else { Wake::NONE };
-            wake(moved, Wake::NODE_CHANGED).or(wake(resized, Wake::NODE_ROOM))
-        });
+        changes.wake = node.facts.as_ref().map_or(Wake::NODE_ADDED, |old| facts.wakes(old));
         let rebooted = node.facts.as_ref().is_some_and(|old| old.boot_id != facts.boot_id);
         let freed = rebooted && node.exceptions.restarted(changes);
         if locked || !changes.wake.is_none() {

@@ -4,7 +4,7 @@ use clap::Command;
 
 use super::{DaemonSettings, SCHEDULER_SECTIONS, print_plugins, scheduler};
 use crate::config::{ConfigError, Loaded, arguments, load, print};
-use baton_decide::core::rules::plugins::{Point, Strategy, default_plugins};
+use baton_decide::core::rules::plugins::{Listed, PluginLists, Point, Strategy, default_plugins, names_at};
 use baton_scheduler::SchedulerOptions;
 
 fn read(flags: &[&str], text: &str) -> Result<Loaded<DaemonSettings<SchedulerOptions>>, ConfigError> {
@@ -161,4 +161,33 @@ fn the_printed_configuration_reads_back_as_itself() {
         let back = read(&[], &printed).unwrap_or_else(|error| panic!("{error}\n{printed}"));
         assert_eq!(back.options, loaded.options, "{printed}");
     }
+}
+
+/// A row for each extension point that has plugins.
+fn table() -> String {
+    let row = |(point, key): (Point, &str)| {
+        let lists = PluginLists::default();
+        let weight =
+            |listed: &Listed| if point == Point::Score { format!(" {}", listed.weight) } else { String::new() };
+        let defaults = lists.at(point).iter().map(|listed| format!("**{}**{}", listed.name, weight(listed)));
+        let others = names_at(point).filter(|name| !lists.at(point).iter().any(|listed| listed.name == *name));
+        let cells = [defaults.collect::<Vec<_>>(), others.map(str::to_owned).collect()].concat();
+        if cells.is_empty() { String::new() } else { format!("| `{key}` | {} |\n", cells.join(", ")) }
+    };
+    let head = "| point | plugins: the defaults in bold, in their order, with the weights of scores |\n| --- | --- |\n";
+    head.to_owned() + &Point::ALL.into_iter().map(row).collect::<String>()
+}
+
+/// `UPDATE_DOCS=1` writes the table again.
+#[test]
+fn the_documented_plugins_are_those_that_can_be_named() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/configuration.md");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let (table, start) = (table(), text.find("| point | plugins").expect("the table of plugins"));
+    let end = start + text[start..].find("\n\n").expect("its end") + 1;
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        std::fs::write(&path, format!("{}{table}{}", &text[..start], &text[end..])).unwrap();
+        return;
+    }
+    assert_eq!(text[start..end], table, "docs/configuration.md: UPDATE_DOCS=1 writes the table again");
 }

@@ -22,8 +22,8 @@ pub use known_request::KnownRequest;
 pub use outcome::{Outcome, Refusal};
 pub use plugins::Plugins;
 pub use points::{
-    Claimed, Filter, NodeScore, Permit, Plugin, PreFilter, PreScore, PreemptionCandidate, QueueSort, Queued, Reads,
-    Reserve, Score, SortKey, Victim, View,
+    Claimed, Eligibility, Filter, NodeScore, Permit, Plugin, PreFilter, PreScore, PreemptionCandidate, QueueSort,
+    Queued, Reads, Reserve, Score, SortKey, Victim, View,
 };
 pub(crate) use points::{PostFilter, PreBind};
 pub use registry::{Enabled, Extension, RegistryError};

@@ -93,10 +93,26 @@ pub trait PreFilter: Plugin {
     fn pre_filter(&self, view: View<'_>, pod: &Pod, slots: &mut Slots) -> Outcome;
 }
 
+/// How a node stands to a pod whatever is free there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Eligibility {
+    /// Its labels are not those that the pod asks for.
+    Never,
+    /// A taint or cordon keeps the pod away for now.
+    NotNow,
+    /// It takes the pod where there is room.
+    Now,
+}
+
 /// Judges one node.
 pub trait Filter: Plugin {
     /// Fit, or why not.
     fn filter(&self, view: View<'_>, pod: &Pod, node: (NodeId, &Node), slots: &mut Slots) -> Outcome;
+    /// What a refusal says of the node. Where that is not [`Eligibility::Now`], gangs do not count on the node's room, and a pod that waits
+    /// for its volumes or lock there goes elsewhere.
+    fn refused(&self) -> Eligibility {
+        Eligibility::Now
+    }
     /// Why it refuses every pod with devices there, and what may help, where that depends on how the scheduler is set.
     fn closed(&self, _node: &Node) -> Option<(String, Help)> {
         None

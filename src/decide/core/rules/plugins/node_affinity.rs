@@ -1,7 +1,7 @@
 //! `NodeAffinity`: node selector and required node affinity; preferred terms score by their weights.
 
 use crate::core::rules::points::normalize_to_hundred;
-use crate::core::rules::{Filter, NodeScore, Outcome, Plugin, Reads, Score, Slots, View};
+use crate::core::rules::{Eligibility, Filter, NodeScore, Outcome, Plugin, Reads, Score, Slots, View};
 use crate::world::{Node, NodeId, Pod, Wake};
 
 /// The rule.
@@ -30,6 +30,10 @@ impl Filter for NodeAffinity {
         }
         let text = "have no labels that match the pod's nodeSelector or node affinity";
         Outcome::never(NAME, text, Wake::NODE_ADDED.or(Wake::NODE_CHANGED))
+    }
+
+    fn refused(&self) -> Eligibility {
+        Eligibility::Never
     }
 }
 

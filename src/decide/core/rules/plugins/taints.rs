@@ -1,7 +1,7 @@
 //! `TaintToleration`: taints refuse pods that do not tolerate them; `PreferNoSchedule` taints cost score.
 
 use crate::core::rules::points::normalize_to_hundred;
-use crate::core::rules::{Filter, NodeScore, Outcome, Plugin, Reads, Score, Slots, View};
+use crate::core::rules::{Eligibility, Filter, NodeScore, Outcome, Plugin, Reads, Score, Slots, View};
 use crate::world::spec::{TaintEffect, Toleration};
 use crate::world::{Node, NodeId, Pod, Wake};
 
@@ -28,6 +28,10 @@ impl Filter for TaintToleration {
             None => Outcome::Fit,
             Some(taint) => Outcome::never(NAME, format!("taint {taint}"), Wake::NODE_CHANGED),
         }
+    }
+
+    fn refused(&self) -> Eligibility {
+        Eligibility::NotNow
     }
 }
 

@@ -1,6 +1,6 @@
 //! `NodeUnschedulable`: a cordoned node takes only pods that tolerate that taint.
 
-use crate::core::rules::{Filter, Outcome, Plugin, Reads, Slots, View};
+use crate::core::rules::{Eligibility, Filter, Outcome, Plugin, Reads, Slots, View};
 use crate::world::spec::{Taint, TaintEffect};
 use crate::world::{Node, NodeId, Pod, PodSpec, Wake};
 
@@ -27,6 +27,10 @@ impl Filter for NodeUnschedulable {
             return Outcome::Fit;
         }
         Outcome::never(NAME, "unschedulable", Wake::NODE_CHANGED)
+    }
+
+    fn refused(&self) -> Eligibility {
+        Eligibility::NotNow
     }
 }
 

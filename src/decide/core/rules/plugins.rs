@@ -1,34 +1,61 @@
-//! Every plugin by name, which are enabled unless the configuration says otherwise, and how a configuration changes that.
+//! The rules, one file each: what the rule looks at, its trait implementations, its pure function. Here is every one by name, which are
+//! enabled unless the configuration says otherwise, and how a configuration changes that.
+
+pub mod balanced_allocation;
+pub mod default_preemption;
+pub mod device_fit;
+pub mod device_topology;
+pub mod dynamic_resources;
+pub mod gpu_patience;
+pub mod host_ports;
+pub mod image_locality;
+pub mod inter_pod_affinity;
+pub mod node_affinity;
+pub mod node_name;
+pub mod queue_sort;
+pub mod requested_to_capacity_ratio;
+pub mod resources_fit;
+pub mod scheduling_gates;
+pub mod taints;
+pub mod topology_spread;
+pub mod unschedulable;
+mod usage;
+pub mod volumes;
 
 use std::collections::BTreeMap;
 
 use crate::core::rules::points::QueueSort;
-use crate::core::rules::registry::{Enabled, Extension, Point, Points, RegistryError};
+use crate::core::rules::registry::{Enabled, Extension, Points, RegistryError};
 use baton_contract::LockWord;
 use baton_contract::word::word_enum;
 
 use crate::world::MixPolicy;
 
-use super::balanced_allocation::NodeResourcesBalancedAllocation;
-use super::default_preemption::DefaultPreemption;
-use super::device_fit::{DeviceFit, NodesWithoutAgent};
-use super::device_topology::DeviceTopology;
-use super::dynamic_resources::DynamicResources;
-use super::gpu_patience::{self, GpuPatience};
-use super::host_ports::NodePorts;
-use super::image_locality::ImageLocality;
-use super::inter_pod_affinity::InterPodAffinity;
-use super::node_affinity::NodeAffinity;
-use super::node_name::NodeName;
-use super::queue_sort::{PrioritySort, QoSSort};
-use super::requested_to_capacity_ratio::{RatioConfig, RequestedToCapacityRatio};
-use super::resources_fit::{NodeResourcesFit, Strategy};
-use super::scheduling_gates::SchedulingGates;
-use super::taints::TaintToleration;
-use super::topology_spread::PodTopologySpread;
-use super::unschedulable::NodeUnschedulable;
-use super::usage::Weights;
-use super::volumes::VolumeBinding;
+use balanced_allocation::NodeResourcesBalancedAllocation;
+use default_preemption::DefaultPreemption;
+use device_fit::DeviceFit;
+use device_topology::DeviceTopology;
+use dynamic_resources::DynamicResources;
+use gpu_patience::GpuPatience;
+use host_ports::NodePorts;
+use image_locality::ImageLocality;
+use node_affinity::NodeAffinity;
+use node_name::NodeName;
+use queue_sort::{PrioritySort, QoSSort};
+use requested_to_capacity_ratio::RequestedToCapacityRatio;
+use resources_fit::NodeResourcesFit;
+use scheduling_gates::SchedulingGates;
+use taints::TaintToleration;
+use topology_spread::PodTopologySpread;
+use unschedulable::NodeUnschedulable;
+use volumes::VolumeBinding;
+
+pub use super::registry::Point;
+pub use device_fit::NodesWithoutAgent;
+pub use inter_pod_affinity::InterPodAffinity;
+pub use requested_to_capacity_ratio::{RatioConfig, RatioError};
+pub use resources_fit::Strategy;
+pub use usage::{WeightError, Weights};
 
 /// What of the set can be chosen.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
