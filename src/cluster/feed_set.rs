@@ -21,6 +21,7 @@ use super::node::LightNode;
 use super::node_lock::NodeLocks;
 use super::pod::LightPod;
 use super::pod_group::RawPodGroup;
+use super::pod_size::{self, MOST_PARTS};
 use super::resource_slice::LightSlice;
 use super::selected_labels::SelectedLabels;
 use super::spec_part::selector;
@@ -346,7 +347,9 @@ fn tyjob_event(job: RawTyJob, labels: &SelectedLabels) -> Option<WorldEvent> {
 fn budget_facts(budget: &PodDisruptionBudget) -> (PodKey, BudgetFacts) {
     let meta = &budget.metadata;
     let key = key_of(meta);
-    let selects = budget.spec.as_ref().and_then(|spec| spec.selector.as_ref()).map(selector);
+    let stated = budget.spec.as_ref().and_then(|spec| spec.selector.as_ref());
+    // The API server judges every eviction by it all the same.
+    let selects = stated.filter(|stated| pod_size::selector(Some(stated)) <= MOST_PARTS).map(selector);
     let allowed = budget.status.as_ref().map_or(0, |status| i64::from(status.disruptions_allowed.unwrap_or(0)));
     (key, BudgetFacts { selector: selects, allowed })
 }

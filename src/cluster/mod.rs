@@ -23,6 +23,7 @@ pub mod pod;
 pub mod pod_defaults;
 mod pod_facts;
 pub mod pod_group;
+mod pod_size;
 pub mod pod_writer;
 pub mod requests;
 pub mod resource_slice;

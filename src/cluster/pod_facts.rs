@@ -42,7 +42,8 @@ impl LightResources {
 impl LightPod {
     /// The scheduler's record.
     pub fn facts(mut self) -> PodFacts {
-        let mut spec = self.placement();
+        let too_large = self.spec.reduce();
+        let mut spec = PodSpec { too_large, ..self.placement() };
         let rank = self.annotation(baton_contract::gang::key::NETWORK_TOPOLOGY_INDEX);
         let rank = rank.and_then(|text| {
             baton_contract::gang::parse_rank(baton_contract::gang::key::NETWORK_TOPOLOGY_INDEX, text).ok()
@@ -117,6 +118,7 @@ impl LightPod {
                 shares: self.share_terms(),
             },
             gang: self.gang().map(Arc::new),
+            too_large: None,
             unsupported: unsupported(self.metadata.labels.as_ref(), self.metadata.annotations.as_ref()),
             annotation_bytes: self.annotation_bytes(),
             own_priority: None,

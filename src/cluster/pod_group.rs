@@ -131,6 +131,8 @@ fn seconds(field: &'static str, value: &Value, warnings: &mut Vec<Warning>) -> O
 fn amounts(value: &Value, warnings: &mut Vec<Warning>) -> Resources {
     /// Their author writes as many as it likes.
     const WARNED: usize = 8;
+    /// No cluster has so many kinds of resources.
+    const NAMED: usize = 256;
     let mut left = WARNED;
     let mut bad = |text: &str, rule: &'static str| {
         if left > 0 {
@@ -142,7 +144,10 @@ fn amounts(value: &Value, warnings: &mut Vec<Warning>) -> Resources {
         bad(&value.to_string(), "is no map of resources");
     }
     let mut read = Resources::default();
-    for (name, amount) in value.as_object().into_iter().flatten() {
+    if let Some(all) = value.as_object().filter(|all| all.len() > NAMED) {
+        bad(&format!("{} names", all.len()), "names more than 256 resources; the first 256 count");
+    }
+    for (name, amount) in value.as_object().into_iter().flatten().take(NAMED) {
         match serde_json::from_value::<Quantity>(amount.clone()) {
             Ok(quantity) if quantity >= Quantity::ZERO => read.set(name, quantity),
             Ok(_) => bad(&format!("{name}: {amount}"), "is negative"),

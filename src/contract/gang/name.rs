@@ -56,8 +56,9 @@ impl Serialize for GangId {
     }
 }
 
-/// Most gangs in one group. A longer list is a bug: each of its gangs would have to name all the others.
-pub const MAX_GROUP: usize = 1024;
+/// Most gangs in one group. A longer list is a bug: each of its gangs would have to name all the others, and a change of one would be
+/// a change of all.
+pub const MAX_GROUP: usize = 128;
 
 /// Reads a JSON array of `"namespace/gang"`, the gangs that start together. An empty text and an empty array are no group; a gang
 /// that is listed twice counts once.
@@ -146,7 +147,7 @@ mod tests {
         }
         let many: Vec<String> = (0..=MAX_GROUP).map(|n| format!("a/g{n}")).collect();
         let error = parse_groups(key::GROUPS, &serde_json::to_string(&many).unwrap()).unwrap_err().to_string();
-        assert!(error.contains("1025"), "{error}");
+        assert!(error.contains("129"), "{error}");
         let long = format!("[{}]", " ".repeat(MAX_ANNOTATION));
         assert!(parse_groups(key::GROUPS, &long).unwrap_err().to_string().contains("bytes"));
     }

@@ -19,7 +19,7 @@ pub struct Resources {
     pub scalar: Scalars,
 }
 
-/// Whole amounts by name, in the order of the names. There are a handful of them, so they are looked for one by one: names
+/// Whole amounts by name, in the order of the names. There are mostly a handful of them, looked for one by one: names
 /// mostly differ in length, and those of devices stand in memory once. A sum takes its names from what was added, so that few
 /// nodes have names of their own.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -61,11 +61,14 @@ impl Scalars {
 
     /// The amount of this name, to be changed; zero when it was not there.
     fn entry(&mut self, name: &Arc<str>) -> &mut i64 {
-        let known = self.0.iter().position(|(known, _)| is_name(known, name));
-        let at = known.unwrap_or_else(|| {
-            let at = self.0.partition_point(|(known, _)| **known < **name);
-            self.0.insert(at, (name.clone(), 0));
-            at
+        // Most are few. Where they are many, their author has made them up.
+        let known = (self.0.len() < 16).then(|| self.0.iter().position(|(known, _)| is_name(known, name))).flatten();
+        let at = known.unwrap_or_else(|| match self.0.binary_search_by(|(known, _)| (**known).cmp(name)) {
+            Ok(at) => at,
+            Err(at) => {
+                self.0.insert(at, (name.clone(), 0));
+                at
+            }
         });
         &mut self.0[at].1
     }

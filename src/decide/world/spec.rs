@@ -68,6 +68,8 @@ pub struct PodSpec {
     pub images: Box<[ImageName]>,
     /// The user's device wishes.
     pub wishes: DeviceWishes,
+    /// Why it is not placed, whatever is free: it has too many parts, and they are not here.
+    pub too_large: Option<Box<str>>,
     /// Its labels and annotations that ask for something that is not built, in words.
     pub unsupported: Option<Box<str>>,
     /// Bytes of its annotations, keys and values; 0 for up to half of what Kubernetes allows, beside which any assignment has room.

@@ -67,6 +67,7 @@ impl PodShape {
             pods_preferred: _,
             spread: _,
             volumes: _,
+            too_large: _,
             unsupported: _,
             annotation_bytes: _,
             own_priority: _,

@@ -151,6 +151,10 @@ impl Plugin for DeviceFit {
 
 impl PreFilter for DeviceFit {
     fn pre_filter(&self, _: View<'_>, pod: &Pod, slots: &mut Slots) -> Outcome {
+        // No rule can judge what is not here, and this one is always enabled.
+        if let Some(why) = &pod.facts.spec.too_large {
+            return Outcome::never(NAME, why.to_string(), Wake::NONE);
+        }
         if !pod.asks_for_devices() {
             return Outcome::Fit;
         }
