@@ -8,10 +8,10 @@
 //! | `Post` | the answer to the Binding | bound; `PostAgain` when the answer is lost; `Confirm` when it contradicts, or is lost too late |
 //! | `PostAgain` | a pause | `Post`: the API server refuses a second Binding of a pod |
 //! | `Confirm` | a live read of the pod | bound; `PostAgain`; `ConfirmAgain`; the end, with room and lock given back |
-//! | `ConfirmAgain` | a pause | `Confirm`: neither room nor lock is given back before a read shows that no Binding can arrive |
+//! | `ConfirmAgain` | a pause | `Confirm`: neither room nor lock is given back while a Binding may arrive |
 //!
 //! A Binding whose answer is lost may be made until `BindAttempt::may_arrive`: until then its room and its lock stay.
-//! A watch that shows the pod bound ends an attempt in every phase. A pod that is gone ends it as soon as no request is under way.
+//! A watch or a read that shows the pod bound ends an attempt in every phase (`seen_bound`). A pod that is gone ends it as soon as no request is under way.
 
 mod answers;
 mod attempt;

@@ -131,8 +131,8 @@ impl Binder {
         }
     }
 
-    /// A live read of `key` found no pod, or one with this uid, `true` when it is being deleted. The world has it as read, where the
-    /// watch shows it.
+    /// A live read of `key` found no pod, or one with this uid, `true` when it is being deleted. What was read is in the world already:
+    /// of a pod that is bound, `seen_bound` has ended the attempt.
     pub fn read_done(&mut self, cx: &mut Context<'_>, key: &PodKey, found: Option<(&PodUid, bool)>) {
         let reading = self.reading(key);
         self.prove(cx, key, found.map(|(uid, _)| uid));

@@ -97,7 +97,8 @@ impl Scheduler {
     pub(super) fn closed_to_devices(&self, node: &Node, wall: Timestamp) -> Option<(String, Help)> {
         let lists = node.stock.as_ref().is_some_and(Stock::lists_devices);
         let by_rule = || self.rules().enabled().filter.iter().find_map(|rule| rule.closed(node));
-        closed(node, wall).or_else(|| by_rule().filter(|_| lists))
+        let kept = || node.kept_for.as_ref().map(|name| (format!("it is kept for {name}"), Help::Rule));
+        closed(node, wall).or_else(|| by_rule().or_else(kept).filter(|_| lists))
     }
 }
 
@@ -115,9 +116,9 @@ pub(super) fn closed(node: &Node, wall: Timestamp) -> Option<(String, Help)> {
     let daemon = node.daemon(wall);
     let fault = || daemon.fault(&node.name).filter(|_| !daemon.serves()).map(|fault| (fault, daemon.help()));
     let say = |text: &str, help| Some((text.to_owned(), help));
-    let Some(facts) = &node.facts else {
+    if node.facts.is_none() {
         return say("there is no Node object of this name; what is left of it is deleted with it", Help::Rule);
-    };
+    }
     let Some(stock) = &node.stock else {
         return fault().or_else(|| say("the node daemon has published no devices", Help::Inventory));
     };
@@ -139,10 +140,7 @@ pub(super) fn closed(node: &Node, wall: Timestamp) -> Option<(String, Help)> {
     if node.live_agent().is_some_and(|status| status.too_many_exceptions) {
         return say("the pods there hold more than the node daemon's Lease can say", Help::Daemon);
     }
-    if facts.unschedulable {
-        return say("it is cordoned (`kubectl uncordon`)", Help::Rule);
-    }
-    node.kept_for.as_ref().map(|name| (format!("it is kept for {name}"), Help::Rule))
+    None
 }
 
 /// Taints that a pod has to tolerate.

@@ -145,7 +145,7 @@ pub(super) fn missing_resources(world: &World, group: &GroupId) -> Option<UnfitM
         let mut free = Resources::default();
         let within = world.gangs().confined(group);
         for (_, node) in world.nodes_in(within.map(AsRef::as_ref)) {
-            let Some(facts) = node.facts.as_ref().filter(|facts| !facts.unschedulable) else { continue };
+            let Some(facts) = node.facts.as_ref().filter(|facts| facts.takes_pods()) else { continue };
             let mut left: Resources = (*facts.allocatable).clone();
             left.sub(&node.used);
             // The kubelet takes a failed device from what it offers, and its pod's request counts still: such a name

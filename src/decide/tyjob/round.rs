@@ -496,7 +496,7 @@ fn offers<'a>(nodes: impl Iterator<Item = &'a Node>) -> Vec<NodeOffer> {
 pub fn cluster_total(world: &World) -> Folded {
     let mut total = Folded::default();
     for facts in world.nodes().filter_map(|(_, node)| node.facts.as_ref()) {
-        if !facts.unschedulable && !facts.not_ready {
+        if facts.takes_pods() && !facts.not_ready {
             total.add(&Folded::offered(&facts.allocatable), 1);
         }
     }

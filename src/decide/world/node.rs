@@ -52,6 +52,11 @@ pub struct NodeFacts {
 }
 
 impl NodeFacts {
+    /// Nothing that the node says of itself keeps every pod away; rules judge one pod.
+    pub const fn takes_pods(&self) -> bool {
+        !self.unschedulable
+    }
+
     /// What the change from `old` wakes; that also voids kept verdicts, so a fact that only falls wakes too.
     pub(super) fn wakes(&self, old: &Self) -> Wake {
         // A new field does not compile here until it is named: where rules read it, it wakes. Below the line is what they do not read, or

@@ -37,7 +37,11 @@ const LOST: &[(&str, Loss, &str)] = &[
     ("NodeLabel.absentLabelsPreference", Loss::Moves, LABELS),
     ("ServiceAffinity.affinityLabels", Loss::Moves, LABELS),
     ("ServiceAffinity.antiAffinityLabelsPreference", Loss::Moves, LABELS),
-    ("Coscheduling.podGroupBackoffSeconds", Loss::Harmless, "a gang waits for 1 to 60 seconds after failures"),
+    (
+        "Coscheduling.podGroupBackoffSeconds",
+        Loss::Harmless,
+        "a gang whose binds are refused waits for 1 to 60 seconds, others wait for room",
+    ),
 ];
 
 /// Converts the arguments. `rates` is kube-scheduler's name of the score that rates resources.

@@ -1,6 +1,7 @@
 //! `NodeUnschedulable`: a cordoned node takes only pods that tolerate that taint.
 
 use crate::core::rules::{Eligibility, Filter, Outcome, Plugin, Reads, Slots, View};
+use crate::help::Help;
 use crate::world::spec::{Taint, TaintEffect};
 use crate::world::{Node, NodeId, Pod, PodSpec, Wake};
 
@@ -27,6 +28,11 @@ impl Filter for NodeUnschedulable {
             return Outcome::Fit;
         }
         Outcome::never(NAME, "unschedulable", Wake::NODE_CHANGED)
+    }
+
+    fn closed(&self, node: &Node) -> Option<(String, Help)> {
+        let facts = node.facts.as_ref()?;
+        (!facts.takes_pods()).then(|| ("it is cordoned (`kubectl uncordon`)".to_owned(), Help::Rule))
     }
 
     fn refused(&self) -> Eligibility {
