@@ -247,6 +247,7 @@ struct TyJobMeta {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use baton_contract::quota::LimitRangeRules;
     use baton_contract::tyjob::{BasicPolicy, JobQueuePolicy};
     use baton_decide::tyjob::placement::{Folded, GPU_PERCENT, Seat};
 
@@ -292,6 +293,47 @@ mod tests {
         assert_eq!(asked.volumes.len(), 1, "the shared claim, not the ephemeral one");
         assert!(leader.pod.handoff.asks_for_devices() && asked.job.is_none());
         assert_eq!(actor.counts, 3);
+    }
+
+    #[test]
+    fn what_limit_ranges_give_counts_as_if_it_stood_in_the_template() {
+        let range = json!({ "type": "Container", "defaultRequest": { "cpu": "200m" },
+            "default": { "cpu": "1500m", "memory": "1Gi", "nvidia.com/gpu": "1" } });
+        let range = json!({ "metadata": { "name": "l" }, "spec": { "limits": [range] } });
+        let rules = LimitRangeRules::read(&serde_json::from_value(range).unwrap());
+        let with = |init: Value, main: Value| {
+            let facts = job_facts(raw(|job| {
+                let pod = &mut job["spec"]["workerSets"][0]["template"]["spec"];
+                pod["overhead"] = json!({ "cpu": "10m" });
+                pod["initContainers"] = json!([{ "name": "init", "image": "i", "resources": init }]);
+                pod["containers"][0]["resources"] = main;
+            }));
+            facts.unwrap()
+        };
+        let pod = |facts: &JobFacts| facts.spec.as_ref().unwrap().parts[1].pod.clone();
+        let mut unsaid = with(json!({}), json!({ "limits": { "cpu": "500m" } }));
+        let own = |cpu: &str| json!({ "cpu": cpu, "memory": "1Gi", "nvidia.com/gpu": "1" });
+        let said = with(
+            json!({ "limits": own("1500m"), "requests": own("200m") }),
+            json!({ "limits": own("500m"), "requests": own("500m") }),
+        );
+        assert_ne!(pod(&unsaid), pod(&said));
+        let template = unsaid.clone();
+        unsaid.fill(|ask| {
+            let mut ask = ask.clone();
+            rules.fill(&mut ask);
+            ask
+        });
+        assert_eq!(pod(&unsaid), pod(&said));
+        unsaid.fill(PodAsk::clone);
+        assert_eq!(unsaid, template, "without a range it is the template's again");
+        let mut whole = job_facts(raw(|job| {
+            job["spec"]["leader"]["template"]["spec"]["resources"] = json!({ "limits": { "memory": "4Gi" } });
+        }))
+        .unwrap();
+        let template = whole.clone();
+        whole.fill(PodAsk::clone);
+        assert_eq!(whole, template);
     }
 
     #[test]

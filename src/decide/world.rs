@@ -19,6 +19,7 @@
 //! something else, its word counts (`holders`). Every change raises the generation, so a
 //! decision names the world that it was made on.
 
+mod admission;
 pub mod agent;
 pub mod capacity;
 mod changes;

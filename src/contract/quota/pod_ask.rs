@@ -96,6 +96,21 @@ impl PodAsk {
         Ok(ask)
     }
 
+    /// Requests and limits of each container: init containers and sidecars in spec order, then app containers.
+    pub fn containers(&self) -> impl Iterator<Item = (&Amounts, &Amounts)> {
+        self.containers.iter().map(|container| (&container.requests, &container.limits))
+    }
+
+    /// Requests and limits of the pod as a whole, which stand for those of its containers where they name something.
+    pub fn whole(&self) -> (&Amounts, &Amounts) {
+        (&self.whole.requests, &self.whole.limits)
+    }
+
+    /// What the pod takes beside its containers.
+    pub fn overhead(&self) -> &Amounts {
+        &self.overhead
+    }
+
     /// What it uses of every name that quotas can count.
     pub fn usage(&self) -> Amounts {
         let one = Quantity::units(1);

@@ -101,7 +101,10 @@ impl World {
             }
             WorldEvent::PriorityClass(name, class) => self.jobs.priority_class(name, Some(class), &mut changes),
             WorldEvent::PriorityClassGone(name) => self.jobs.priority_class(name, None, &mut changes),
-            WorldEvent::Job(facts) => self.jobs.set(*facts, &mut changes),
+            WorldEvent::Job(mut facts) => {
+                self.quotas.fill_new(&mut facts);
+                self.jobs.set(*facts, &mut changes);
+            }
             WorldEvent::JobGone(job) => self.jobs.gone(job, &mut changes),
             WorldEvent::Quota(key, rules) => {
                 let namespace = key.namespace.clone();
@@ -110,8 +113,11 @@ impl World {
             }
             WorldEvent::LimitRange(key, rules) => {
                 let namespace = key.namespace.clone();
-                let changed = self.quotas.limit_range(key, rules.map(|rules| *rules));
-                self.jobs.allowance_changed(changed.then_some(namespace), &mut changes);
+                if self.quotas.limit_range(key, rules.map(|rules| *rules)) {
+                    let quotas = &self.quotas;
+                    self.jobs.limits_changed(&namespace, &mut changes, |facts| quotas.fill(facts));
+                    self.jobs.allowance_changed(Some(namespace), &mut changes);
+                }
             }
             WorldEvent::Readable(name, readable) => {
                 if self.quotas.readable(name, readable) && self.jobs.any() {

@@ -6,6 +6,7 @@ use baton_contract::quota::{LimitRangeRules, PodAsk, QuotaRules};
 use baton_contract::{PodKey, Shared};
 
 use super::finder::within;
+use super::tyjob_facts::JobFacts;
 use super::tyjobs::Jobs;
 
 /// ResourceQuotas and LimitRanges.
@@ -62,12 +63,30 @@ impl Quotas {
                  computed {priority} from the given PriorityClass name: leave spec.priority out"
             ));
         }
-        let mut ask = ask.clone();
+        let mut ask = self.filled(namespace, ask);
         ask.class = ask.class.or_else(|| jobs.default_class().map(Box::from));
-        within(&self.limit_ranges, namespace).for_each(|range| range.fill(&mut ask));
         match within(&self.limit_ranges, namespace).find_map(|range| range.refusal(&ask)) {
             Some(refusal) => Err(refusal),
             None => Ok(ask),
         }
+    }
+
+    /// Lets the pods of a new job ask for what LimitRanges give them.
+    pub fn fill_new(&self, job: &mut JobFacts) {
+        if within(&self.limit_ranges, &job.job.key.namespace).next().is_some() {
+            self.fill(job);
+        }
+    }
+
+    /// Lets the pods of a job ask for what LimitRanges give them now, and for nothing that they gave before.
+    pub fn fill(&self, job: &mut JobFacts) {
+        let namespace = job.job.key.namespace.clone();
+        job.fill(|ask| self.filled(&namespace, ask));
+    }
+
+    fn filled(&self, namespace: &str, ask: &PodAsk) -> PodAsk {
+        let mut ask = ask.clone();
+        within(&self.limit_ranges, namespace).for_each(|range| range.fill(&mut ask));
+        ask
     }
 }

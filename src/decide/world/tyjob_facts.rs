@@ -11,6 +11,8 @@ use baton_contract::quota::PodAsk;
 use baton_contract::tyjob::{Allocation, BasicPolicy, JobQueuePolicy, Role, ScheduleState, Stage, WorkerEnd, keys};
 use baton_contract::{PodKey, PodRef};
 
+use super::admission::ask_for;
+
 /// A job by name and uid.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct JobIdentity {
@@ -90,11 +92,11 @@ pub struct JobPart {
     pub name: Box<str>,
     /// How many pods.
     pub counts: i32,
-    /// What quotas count of one pod.
+    /// What the template asks for, by the names that quotas count.
     pub ask: PodAsk,
     /// Rules of the job read the label with the pod's index.
     pub indexed: bool,
-    /// What one pod asks for; its name and uid mean nothing.
+    /// What one pod asks for, as admission makes it; its name and uid mean nothing.
     pub pod: PodFacts,
 }
 
@@ -204,6 +206,12 @@ impl JobFacts {
     pub fn rate(&mut self, classes: &PriorityClasses) {
         let parts = self.spec.as_mut().map(|spec| &mut spec.parts).into_iter().flatten();
         parts.for_each(|part| part.rate(classes));
+    }
+
+    /// Lets every pod of the job ask for what admission makes of its template.
+    pub fn fill(&mut self, filled: impl Fn(&PodAsk) -> PodAsk) {
+        let parts = self.spec.as_mut().map(|spec| &mut spec.parts).into_iter().flatten();
+        parts.for_each(|part| ask_for(&mut part.pod, &filled(&part.ask)));
     }
 
     /// The controller has made the leader pod and knows of no end of it: placed pods keep their places.

@@ -94,14 +94,13 @@ impl Jobs {
             changes.quotas.extend(self.jobs.keys().map(|job| job.namespace.clone()));
             changes.quotas.dedup();
         }
-        for (key, known) in &mut self.jobs {
-            let mut facts = (**known).clone();
-            facts.rate(&self.classes);
-            if **known != facts {
-                *known = facts.into();
-                changes.jobs.push(key.clone());
-            }
-        }
+        let classes = &self.classes;
+        change(self.jobs.iter_mut(), changes, |facts| facts.rate(classes));
+    }
+
+    /// A LimitRange of the namespace came, changed or is gone: what TYJobs' pods ask for follows it.
+    pub fn limits_changed(&mut self, namespace: &str, changes: &mut Changes, fill: impl Fn(&mut JobFacts)) {
+        change(self.jobs.iter_mut().filter(|(key, _)| *key.namespace == *namespace), changes, fill);
     }
 
     pub fn set(&mut self, mut facts: JobFacts, changes: &mut Changes) {
@@ -122,6 +121,22 @@ impl Jobs {
         if self.jobs.get(&job.key).is_some_and(|known| known.job.uid == job.uid) {
             self.jobs.remove(&job.key);
             changes.jobs.push(job.key);
+        }
+    }
+}
+
+/// Edits these jobs, and tells which are others by that.
+fn change<'a>(
+    jobs: impl Iterator<Item = (&'a PodKey, &'a mut Shared<JobFacts>)>,
+    changes: &mut Changes,
+    edit: impl Fn(&mut JobFacts),
+) {
+    for (key, known) in jobs {
+        let mut facts = (**known).clone();
+        edit(&mut facts);
+        if **known != facts {
+            *known = facts.into();
+            changes.jobs.push(key.clone());
         }
     }
 }

@@ -190,6 +190,33 @@ fn what_admission_would_refuse_gets_no_place_and_its_words_are_said() {
 }
 
 #[test]
+fn a_place_has_room_for_what_a_limit_range_gives_to_its_pod() {
+    let mut jobs = TestJobs::new();
+    jobs.node("a", 8, 0);
+    let give = |jobs: &mut TestJobs, cpu: &str| {
+        jobs.limit_range(json!({"type": "Container", "defaultRequest": {"cpu": cpu}}));
+    };
+    let held = |jobs: &TestJobs| jobs.cluster.world().nodes().map(|(_, node)| node.used.milli_cpu).sum::<i64>();
+    give(&mut jobs, "3");
+    jobs.run("rl", &[], (3, &[]), |spec| spec.basic = BasicPolicy::Gang);
+    assert_eq!((jobs.state("rl"), jobs.holds("rl")), (Some(ScheduleState::Unscheduled), (0, 0)), "12 CPUs of 8");
+    assert!(jobs.message("rl").contains("insufficient cpu"), "{}", jobs.message("rl"));
+    jobs.node("b", 8, 0);
+    jobs.cluster.wait(2);
+    assert_eq!((jobs.holds("rl"), held(&jobs)), ((0, 4), 12_000));
+    give(&mut jobs, "5");
+    jobs.cluster.wait(2);
+    assert_eq!((jobs.holds("rl"), held(&jobs)), ((0, 0), 0), "each node has room for one pod");
+    give(&mut jobs, "2");
+    jobs.cluster.wait(2);
+    assert_eq!((jobs.holds("rl"), held(&jobs)), ((0, 4), 8000));
+    jobs.cluster.event(WorldEvent::LimitRange(key("limits"), None));
+    jobs.cluster.wait(2);
+    assert_eq!((jobs.holds("rl"), held(&jobs)), ((0, 4), 0), "what is gone gives nothing");
+    jobs.check();
+}
+
+#[test]
 fn a_pod_that_asks_for_less_than_its_place_pays_for_no_more_and_keeps_no_place() {
     for attempt in [0, 7] {
         let mut jobs = cluster();
