@@ -13,7 +13,7 @@ use crate::tyjob::JobRecord;
 use crate::tyjob::allowance::present;
 use crate::tyjob::gather::{asked, no_domain};
 use crate::tyjob::place::{JobContext, judge_other_parts, pod_to_place, refusal_text, template_pod};
-use crate::tyjob::placement::{Folded, JobClass, JobFacts, JobSpec, Metric, Rank, Seat, dominant_share};
+use crate::tyjob::placement::{JobClass, JobFacts, JobSpec, Metric, Rank, Seat, dominant_share};
 use crate::tyjob::round::{cluster_total, demand_of, missing_by_part, pods_by_node, unplaced_guests};
 use crate::tyjob::table::JobTable;
 use crate::world::{Confinement, NodeId, World};
@@ -115,8 +115,9 @@ impl Scheduler {
         match &job.spec {
             Err(why) => explanation.message = format!("the spec is invalid: {why}"),
             Ok(spec) => {
-                let demand: Folded = demand_of(spec);
-                let (share, resource) = dominant_share(&demand, &cluster_total(self.world()));
+                let (total, size) = cluster_total(self.world());
+                let demand = demand_of(spec, size);
+                let (share, resource) = dominant_share(&demand, &total);
                 explanation.dominant_share = share.value();
                 explanation.dominant_resource = resource.map(str::to_owned);
                 explanation.priority = spec.priority;

@@ -22,8 +22,8 @@ use super::allowance::present;
 use super::gather::{JobAsk, JobAttempt, asked};
 use super::place::{JobContext, leader_created, template_pod};
 use super::placement::{
-    Folded, GPU_PERCENT, Guests, JobClass, JobFacts, JobPart, JobSpec, NodeOffer, PartDemand, PlacedPods, Ranked, Seat,
-    Share, dominant_share, is_plain, order, unfit, verdict,
+    Folded, GPU_PERCENT, GpuSize, Guests, JobClass, JobFacts, JobPart, JobSpec, NodeOffer, PartDemand, PlacedPods,
+    Ranked, Seat, Share, dominant_share, is_plain, order, unfit, verdict,
 };
 use super::start_limit::PodProgress;
 use super::{JobPlace, JobRecord, JobRound, TyJobs};
@@ -142,10 +142,10 @@ impl TyJobs {
         };
         let fair = |job: &JobFacts| job.spec.as_ref().is_ok_and(|spec| spec.queue == JobQueuePolicy::Drf);
         // Only jobs of policy DRF are ordered by their share.
-        let total = if waiting().any(|(_, job)| fair(job)) { cluster_total(world) } else { Folded::default() };
+        let (total, size) = if waiting().any(|(_, job)| fair(job)) { cluster_total(world) } else { Default::default() };
         let ranked = waiting().filter_map(|(key, job)| {
             let spec = job.spec.as_ref().ok()?;
-            let share = if fair(job) { dominant_share(&demand_of(spec), &total).0 } else { Share::NONE };
+            let share = if fair(job) { dominant_share(&demand_of(spec, size), &total).0 } else { Share::NONE };
             let (priority, created, queue) = (spec.priority, job.created, spec.queue);
             let pod_priority = spec.pod_priority();
             Some(Ranked { key: key.clone(), pod_priority, priority, created, queue, share })
@@ -358,11 +358,11 @@ impl TyJobs {
     }
 }
 
-/// The sum of the requests of all pods of a job.
-pub fn demand_of(spec: &JobSpec) -> Folded {
+/// The sum of the requests of all pods of a job, on GPUs of this size.
+pub fn demand_of(spec: &JobSpec, size: GpuSize) -> Folded {
     let mut sum = Folded::default();
     for part in &spec.parts {
-        sum.add(&Folded::wanted(&part.pod.spec.requests), i64::from(part.counts.max(0)));
+        sum.add(&Folded::wanted_by(&part.pod.spec.requests, i64::from(part.counts.max(0)), size), 1);
     }
     sum
 }
@@ -492,13 +492,17 @@ fn offers<'a>(nodes: impl Iterator<Item = &'a Node>) -> Vec<NodeOffer> {
     offers.collect()
 }
 
-/// The sum of what Ready nodes that are not cordoned offer.
-pub fn cluster_total(world: &World) -> Folded {
-    let mut total = Folded::default();
-    for facts in world.nodes().filter_map(|(_, node)| node.facts.as_ref()) {
-        if facts.takes_pods() && !facts.not_ready {
-            total.add(&Folded::offered(&facts.allocatable), 1);
+/// The sum of what Ready nodes that are not cordoned offer, and the size of their GPUs: the kubelet counts no bytes of GPU memory.
+pub fn cluster_total(world: &World) -> (Folded, GpuSize) {
+    let (mut total, mut size) = (Folded::default(), GpuSize::default());
+    for (_, node) in world.nodes() {
+        let Some(facts) = node.facts.as_ref().filter(|facts| facts.takes_pods() && !facts.not_ready) else {
+            continue;
+        };
+        total.add(&Folded::offered(&facts.allocatable), 1);
+        if let Some(stock) = &node.stock {
+            size.add(&stock.listed());
         }
     }
-    total
+    (total, size)
 }

@@ -72,6 +72,30 @@ fn every_name_of_a_gpu_counts_in_percent_of_one_resource() {
 }
 
 #[test]
+fn bytes_of_gpu_memory_count_as_the_part_of_the_gpus_that_they_take() {
+    let mut jobs = TestJobs::new();
+    jobs.node("n", 64, 8);
+    let mut busy = pod("busy", &[("cpu", "64")], jobs.cluster.now);
+    busy.handoff.node = Some("n".into());
+    jobs.cluster.submit(busy);
+    let mut tell = |name: &str, asked: &[(&str, &str)]| {
+        let one: Vec<_> = [("cpu", "1")].into_iter().chain(asked.iter().copied()).collect();
+        jobs.run(name, &one[..], (1, &one[..]), |spec| spec.queue = JobQueuePolicy::Drf);
+    };
+    let bytes = |amount| [("koordinator.sh/gpu.shared", "1"), ("koordinator.sh/gpu-memory", amount)];
+    // The GPUs have 80 GiB each: 100 of 800 percent. Of the second job 60 percent of compute are more than 20 of memory.
+    tell("a-bytes", &bytes("40Gi"));
+    tell("b-core", &[("koordinator.sh/gpu-core", "30"), ("koordinator.sh/gpu-memory", "8Gi")]);
+    tell("c-percent", &[("koordinator.sh/gpu", "20")]);
+    let told = ["a-bytes", "b-core", "c-percent"].map(|name| {
+        let told = jobs.cluster.explain_job(&key(name)).unwrap();
+        (told.dominant_share, told.dominant_resource, told.turn)
+    });
+    let of = |share, turn| (share, Some(GPU_PERCENT.to_owned()), Some((turn, 3)));
+    assert_eq!(told, [of(0.125, 3), of(0.075, 2), of(0.05, 1)]);
+}
+
+#[test]
 fn a_resource_that_the_cluster_has_none_of_does_not_count() {
     let cluster = Folded::offered(&amounts(&[("cpu", "10")]));
     let job = demand(&[&[("cpu", "1"), ("nvidia.com/gpu", "8"), ("koordinator.sh/rdma", "100")]]);

@@ -12,7 +12,7 @@ pub use crate::world::tyjob_facts::{
     JobFacts, JobIdentity, JobPart, JobSpec, PriorityClassFacts, PriorityClasses, ScheduledCondition, Seat,
 };
 pub use classify::{AttemptResult, JobClass, PlacedPods, Situation, classify, verdict};
-pub use folded::{Folded, GPU_PERCENT};
+pub use folded::{Folded, GPU_PERCENT, GpuSize};
 pub use order::{Ranked, Share, dominant_share, order};
 pub use room::{Guests, KnownRooms, is_plain, room_for};
 pub use score::{Metric, Rank, Utilisation};
