@@ -42,6 +42,9 @@ use placement::{JobClass, JobFacts};
 use start_limit::Start;
 use table::JobTables;
 
+/// Places of workers that have ended are kept up to this number, or to an eighth of all: each time that they go, the status is written.
+const ENDED_KEPT: usize = 64;
+
 /// Waiting jobs are tried one by one, in their order; pods and groups are tried between them, in theirs.
 struct JobRound {
     /// Those that are still to be tried.
@@ -218,6 +221,15 @@ impl JobRecord {
         };
         let placed = self.places.keys();
         placed.filter(|pod| template(former, pod) != template(job, pod)).cloned().collect()
+    }
+
+    /// Forgets the places of workers that have ended, where there are many: they would be in the status for ever, and no decision reads
+    /// them. etcd stores objects of up to 1.5 MiB, which a job of thousands of workers comes near to.
+    fn forget_ended(&mut self, job: &JobFacts) {
+        let ended = self.places.keys().filter(|pod| job.ended.contains_key(*pod)).count();
+        if ended > ENDED_KEPT.max(self.places.len() / 8) {
+            self.places.retain(|pod, _| !job.ended.contains_key(pod));
+        }
     }
 
     /// Number of places that no pod has taken yet.

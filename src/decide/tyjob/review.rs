@@ -233,6 +233,7 @@ impl TyJobs {
             record.places.remove(&pod);
             void += 1;
         }
+        record.forget_ended(job);
         if let Some(at) = due {
             cx.agenda.timers.set(at.max(cx.terms.now.mono + Duration::from_millis(1)), Timer::TyJob(key.clone()));
         }

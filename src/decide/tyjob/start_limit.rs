@@ -165,8 +165,10 @@ impl TyJobs {
 /// The leader and as many workers as the job needs have pods.
 fn has_what_it_needs(record: &JobRecord, job: &JobFacts) -> bool {
     let Ok(spec) = &job.spec else { return false };
-    let made = record.places.values().filter(|place| place.reservation.is_none()).count() as i64;
-    made > spec.min_workers.min(spec.workers())
+    let made = record.places.values().filter(|place| place.reservation.is_none()).count();
+    // Those that have ended may have no place any more.
+    let ended = job.ended.keys().filter(|pod| !record.places.contains_key(*pod)).count();
+    (made + ended) as i64 > spec.min_workers.min(spec.workers())
 }
 
 /// Since when the pod of a place that an earlier leader of the scheduler has found is waited for: while the job has not started, since

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use baton::contract::hint::LabelSelector;
-use baton::contract::tyjob::{BasicPolicy, ScheduleState, Stage};
+use baton::contract::tyjob::{BasicPolicy, ScheduleState, Stage, WorkerEnd};
 use baton::contract::{DeviceId, Quantity};
 use baton::decide::tyjob::placement::PriorityClassFacts;
 use baton::decide::world::spec::PodTerm;
@@ -370,6 +370,34 @@ fn what_changes_within_the_pause_is_said_after_it() {
     jobs.change("rl", |facts| facts.spec.as_mut().unwrap().parts[1].counts = 1);
     jobs.cluster.wait(12);
     assert_eq!(jobs.message("rl"), "the leader and 1 workers have a place");
+}
+
+#[test]
+fn the_places_of_many_workers_that_have_ended_leave_the_status() {
+    let mut jobs = one_node(200);
+    jobs.run("rl", CPU, (100, CPU), |_| {});
+    jobs.start("rl");
+    let end = |jobs: &mut TestJobs, workers: u32| {
+        let before = jobs.cluster.job_writes;
+        jobs.change("rl", |facts| {
+            let ended = (0..workers).map(|at| (format!("rl-actor-{at}").into(), WorkerEnd::Succeeded));
+            facts.ended = ended.collect();
+        });
+        jobs.cluster.wait(2);
+        (jobs.places("rl").len(), jobs.cluster.job_writes - before)
+    };
+    assert_eq!(end(&mut jobs, 64), (101, 0), "few take little room");
+    assert_eq!(end(&mut jobs, 65), (101 - 65, 1));
+    assert_eq!(end(&mut jobs, 66), (101 - 65, 0), "not a write for each");
+    assert_eq!(jobs.state("rl"), Some(ScheduleState::ScheduledSucceed));
+    jobs.cluster.restart();
+    jobs.cluster.wait(2);
+    assert_eq!((jobs.places("rl").len(), jobs.state("rl")), (36, Some(ScheduleState::ScheduledSucceed)));
+    // One that is to run once more is placed again.
+    jobs.change("rl", |facts| drop(facts.ended.remove("rl-actor-0")));
+    jobs.cluster.wait(2);
+    assert_eq!((jobs.places("rl").len(), jobs.state("rl")), (37, Some(ScheduleState::ScheduledSucceed)));
+    jobs.check();
 }
 
 #[test]

@@ -7,6 +7,7 @@
 mod clean;
 mod draft;
 mod effect;
+mod forget;
 mod leader;
 mod pod;
 mod restarts;

@@ -6,6 +6,7 @@ use jiff::{Timestamp, Unit};
 
 use super::draft::{Draft, clear, set};
 use super::effect::JobEffect;
+use super::forget::forgotten;
 use super::view::{CreateFailure, JobView, PodView};
 use baton_contract::tyjob::{InvalidField, Stage, TyJob, TyJobStatus, WorkerEnd, condition, keys};
 use baton_contract::{ConditionReason, EventReason};
@@ -56,6 +57,7 @@ pub fn step(view: &JobView<'_>, pods: &[PodView], now: Timestamp) -> (TyJobStatu
     if draft.status.stage.is_some_and(Stage::is_terminal) {
         draft.clean();
     } else {
+        draft.forget_replaced();
         draft.sweep();
     }
     draft.narrate(before);
@@ -63,8 +65,8 @@ pub fn step(view: &JobView<'_>, pods: &[PodView], now: Timestamp) -> (TyJobStatu
 }
 
 /// Names of the pods whose records a new status takes for good: a leader that is lost or has another address than before, and workers that
-/// have failed. The watch of pods may be behind that of TYJobs and show a former pod of the name, or none: such a pod counts as the API
-/// server shows it.
+/// have failed or whose failure it forgets. The watch of pods may be behind that of TYJobs and show a former pod of the name, or none: such
+/// a pod counts as the API server shows it.
 pub fn rests_on(job: &TyJob, status: &TyJobStatus, pods: &[PodView]) -> BTreeSet<String> {
     let Some(before) = &job.status else { return BTreeSet::new() };
     let ends = status.attempt != before.attempt
@@ -75,7 +77,7 @@ pub fn rests_on(job: &TyJob, status: &TyJobStatus, pods: &[PodView]) -> BTreeSet
         status.replaces(&pod.name, &pod.uid) || status.ended_workers.get(&pod.name) == Some(&WorkerEnd::Failed)
     };
     let failed = pods.iter().filter(|pod| has_failed(status, pod) && !has_failed(before, pod));
-    failed.map(|pod| pod.name.clone()).chain(leader).collect()
+    failed.map(|pod| pod.name.clone()).chain(leader).chain(forgotten(before, status).cloned()).collect()
 }
 
 impl Draft<'_> {

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::test_job::{TestJob, spec};
 use crate::pod::Phase;
-use crate::tyjob::stages::{CreateFailure, NodeReachability};
+use crate::tyjob::stages::{CreateFailure, NodeReachability, rests_on};
 use baton_contract::tyjob::{CleanPodPolicy, ScheduleState, Stage, condition};
 
 #[test]
@@ -60,6 +60,26 @@ fn a_failure_is_counted_once_also_when_a_late_watch_has_not_shown_the_pod_meanwh
     test.settle();
     assert_eq!(test.status().worker_set_restarts["actor"], 1);
     assert_eq!(test.calls, ["-rl-actor-0"]);
+}
+
+#[test]
+fn a_large_status_forgets_failed_pods_once_the_api_server_has_them_no_more() {
+    let mut test = TestJob::running(600);
+    let replaced = (0..600).map(|at| (format!("rl-actor-{at}"), format!("former-{at}")));
+    test.job.status.as_mut().unwrap().replaced = replaced.collect();
+    assert_eq!(test.look().0, test.status(), "no status is written for that alone");
+    test.ends("rl-actor-0", Phase::Failed);
+    let look = |test: &TestJob| {
+        let (status, pods) = (test.look().0, Vec::from_iter(test.pods.values().cloned()));
+        (rests_on(&test.job, &status, &pods), status.replaced)
+    };
+    let (asked, left) = look(&test);
+    assert_eq!((asked.len(), left.len()), (65, 600 - 64), "the one that has failed now is asked for, too");
+    assert!(left.contains_key("rl-actor-0") && !left.contains_key("rl-actor-1") && asked.contains("rl-actor-1"));
+    // It is there: the watch was behind.
+    test.pod("rl-actor-1").uid = "former-1".to_owned();
+    let (asked, left) = look(&test);
+    assert!(left.len() == 600 - 64 && left.contains_key("rl-actor-1") && !asked.contains("rl-actor-1"));
 }
 
 #[test]
