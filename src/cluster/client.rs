@@ -197,6 +197,12 @@ pub fn said(error: &kube::Error) -> String {
     }
 }
 
+/// The API server cannot store the object. It hands on what etcd says of it, mostly with the code 500.
+pub fn is_too_large(error: &kube::Error) -> bool {
+    let words = ["request is too large", "message larger than max"];
+    status_code(error) == Some(413) || words.iter().any(|words| said(error).contains(words))
+}
+
 /// HTTP status of a refusal by the API server; `None` for transport errors.
 pub fn status_code(error: &kube::Error) -> Option<u16> {
     match error {
@@ -208,6 +214,20 @@ pub fn status_code(error: &kube::Error) -> Option<u16> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_object_that_is_too_large_is_told_from_a_server_that_fails() {
+        let too_large = |code: u16, message: &str| {
+            let status = json!({ "status": "Failure", "code": code, "reason": "", "message": message });
+            is_too_large(&kube::Error::Api(Box::new(serde_json::from_value(status).unwrap())))
+        };
+        assert!(too_large(413, "Request entity too large: limit is 3145728"));
+        assert!(too_large(500, "etcdserver: request is too large"));
+        let sent =
+            "rpc error: code = ResourceExhausted desc = trying to send message larger than max (2231033 vs. 2097152)";
+        assert!(too_large(500, sent));
+        assert!(!too_large(500, "etcdserver: leader changed"));
+    }
 
     fn overloaded(code: u16, kind: &'static str, wait: Option<&'static str>) -> Response<Body> {
         let mut answer = Response::builder().status(code).header(header::CONTENT_TYPE, kind);

@@ -9,7 +9,7 @@ use kube::{Client, Resource};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::client::{said, status_code};
+use super::client::{is_too_large, said, status_code};
 use super::pod::LightPod;
 use super::pod_defaults;
 use baton_contract::PodKey;
@@ -232,6 +232,7 @@ impl JobStatuses {
             }
             Err(error) if status_code(&error) == Some(404) => JobWriteResult::Gone,
             Err(error) if status_code(&error) == Some(409) && version > 0 => JobWriteResult::Stale,
+            Err(error) if is_too_large(&error) => JobWriteResult::TooLarge(said(&error)),
             Err(error) => JobWriteResult::Failed(said(&error)),
         }
     }

@@ -37,7 +37,7 @@ reasons! {
         GangTimeout, GangBindFailed, GangIncomplete, GangGroupMismatch, WaitingForPodGroup, InvalidGang, GangInvalidValue,
         GangNameConflict, GangConfigConflict, NotSupported, ScheduledPartly, Unfit, Pending, Starting, Running, Rescheduling, Succeeded,
         Failed, WorkerRestarted, WorkerFailed, WorkerDisrupted, EnvOverridden, InvalidSpec, InvalidUpdate, NameConflict,
-        PodRefused,
+        PodRefused, StatusTooLarge,
     }
 }
 
@@ -46,7 +46,7 @@ reasons! {
     ConditionReason {
         Unschedulable, SchedulerError, WaitingForNodeLock, GangIncomplete, GangGroupMismatch, WaitingForPodGroup,
         GangTimeout, InvalidGang, Scheduled, Binding, GangSatisfied, NotSatisfied, NoMarks, Finished, NewGeneration,
-        Placed, PlacedPartly, StartLimit, QuotaLowered, Unfit, InvalidTemplate, NewAttempt, Deleted, Invalid, InvalidPod,
+        Placed, PlacedPartly, StartLimit, StatusTooLarge, QuotaLowered, Unfit, InvalidTemplate, NewAttempt, Deleted, Invalid, InvalidPod,
         Accepted, Refused, ForeignPod, Resolved, LeaderImage, Pulled, LeaderLost, PreemptionByScheduler,
         MachineFailedPods, LimitsNotEnforced, SelectorMatchesNothing, AdmittedWithoutDevices, Served,
     }

@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::metrics::ControllerMetrics;
-use baton_cluster::client::status_code;
+use baton_cluster::client::{is_too_large, status_code};
 use baton_cluster::controller_writer::JobWriter;
 use baton_cluster::feed::FeedMessage;
 use baton_cluster::leadership::Leadership;
@@ -17,6 +17,7 @@ use baton_cluster::notice::{Notice, Notices, Subject};
 use baton_contract::tyjob::{Stage, TyJob};
 use baton_decide::controller::{
     ControllerEffect, ControllerEvent, ControllerPolicy, ControllerReport, EffectId, JobController, JobRequest,
+    RequestFailure,
 };
 use baton_decide::scheduler::Moment;
 use baton_decide::tyjob::stages::PodEffect;
@@ -145,7 +146,11 @@ async fn answer(writer: &JobWriter, job: &Arc<TyJob>, request: &JobRequest) -> C
         Ok(report) => report,
         Err(error) => {
             tracing::warn!(namespace, job = name, error = words(&error), "a request failed, the job is tried again");
-            return ControllerReport::Failed { invalid: status_code(&error) == Some(422) };
+            return ControllerReport::Failed(match status_code(&error) {
+                Some(422) => RequestFailure::Invalid,
+                _ if is_too_large(&error) => RequestFailure::TooLarge,
+                _ => RequestFailure::Unknown,
+            });
         }
     };
     match (request, &report) {

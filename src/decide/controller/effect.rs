@@ -126,11 +126,19 @@ pub enum ControllerReport {
     Reserved,
     /// Another client has written meanwhile, or the name was taken a moment ago and is free now: reconcile again.
     Conflict,
+    /// It was not done, as far as is known.
+    Failed(RequestFailure),
+}
+
+/// Why a request failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RequestFailure {
     /// It is not known whether it was done.
-    Failed {
-        /// The API server rejects it as invalid.
-        invalid: bool,
-    },
+    Unknown,
+    /// The API server rejects it as invalid.
+    Invalid,
+    /// The API server cannot store so large an object.
+    TooLarge,
 }
 
 /// What has happened so often.

@@ -224,10 +224,11 @@ fn pause(settings: &ControllerPolicy, key: &JobKey, failures: u32) -> Duration {
 mod tests {
     use serde_json::{Value, json};
 
-    use super::super::effect::{JobRequest, OwnedPod, ShownJob};
+    use super::super::effect::{JobRequest, OwnedPod, RequestFailure, ShownJob};
     use super::*;
     use crate::pod::Phase;
     use crate::tyjob::stages::{CreateFailure, ImageWait, NodeReachability, PodEffect, PodView};
+    use baton_contract::EventReason;
     use baton_contract::tyjob::{Stage, TyJob, condition, keys};
 
     /// A term that knows so many jobs.
@@ -306,7 +307,7 @@ mod tests {
         assert!(first.iter().all(|(_, request)| matches!(request, JobRequest::Pod(PodEffect::Delete { .. }))));
         assert_eq!(first.len(), 8);
         term.report(first[0].0, ControllerReport::Deleted);
-        term.report(first[1].0, ControllerReport::Failed { invalid: false });
+        term.report(first[1].0, ControllerReport::Failed(RequestFailure::Unknown));
         assert_eq!(step(&mut term, 2).0.len(), 2, "none depends on another");
         assert_eq!(term.take_counts().pods_deleted, 1);
     }
@@ -401,7 +402,7 @@ mod tests {
             assert!((longest / 2.0..=longest).contains(&pause), "{longest}: {pause}");
             at += 100;
         }
-        let unknown = tries(&mut term, at, ControllerReport::Failed { invalid: false });
+        let unknown = tries(&mut term, at, ControllerReport::Failed(RequestFailure::Unknown));
         assert!(unknown.is_some(), "it is not known to be free: {unknown:?}");
         let foreign = ControllerReport::NotMade(CreateFailure::Foreign("b".to_owned()));
         assert_eq!(tries(&mut term, at + 100, foreign), None, "another reason");
@@ -418,7 +419,7 @@ mod tests {
             let held =
                 json!([{ "type": kind, "status": "True", "reason": "R", "message": "m", "lastTransitionTime": now }]);
             let mut term = placed(&[("actor", 1)], &held);
-            let unknown = tries(&mut term, 1, ControllerReport::Failed { invalid: false });
+            let unknown = tries(&mut term, 1, ControllerReport::Failed(RequestFailure::Unknown));
             assert!(unknown.is_some(), "{kind}: the status keeps what it says");
             let mut term = placed(&[("actor", 1)], &held);
             assert_eq!(tries(&mut term, 1, ControllerReport::Conflict), None, "{kind}");
@@ -580,18 +581,35 @@ mod tests {
         let invalid = |job: &mut Value| job["spec"]["minWorkersNum"] = 9.into();
         let mut cut_off = term(1, invalid);
         let (first, _) = step(&mut cut_off, 1);
-        cut_off.report(first[0].0, ControllerReport::Failed { invalid: false });
+        cut_off.report(first[0].0, ControllerReport::Failed(RequestFailure::Unknown));
         let (next, events) = step(&mut cut_off, 1);
         assert_eq!((next.len(), events), (0, 0), "what is not known to be stored has not happened");
         let mut term = term(1, invalid);
         let (first, _) = step(&mut term, 1);
-        term.report(first[0].0, ControllerReport::Failed { invalid: true });
+        term.report(first[0].0, ControllerReport::Failed(RequestFailure::Invalid));
         let (requests, events) = step(&mut term, 1);
         assert_eq!((requests.len(), events), (0, 2), "the warnings of the field and of the end, and nothing else");
         let pause = term.due().saturating_sub(Duration::from_secs(1));
         assert!(pause >= Duration::from_millis(500) && pause <= Duration::from_secs(1), "{pause:?}");
         assert_eq!(step(&mut term, 2).0.len(), 1);
         assert_eq!(term.take_counts(), ControllerCounts { steps: 2, failures: 1, ..ControllerCounts::default() });
+    }
+
+    #[test]
+    fn a_status_that_is_too_large_is_told_and_tried_again_after_pauses_that_grow() {
+        let mut term = term(1, |_| {});
+        let mut at = 1;
+        for longest in [1.0, 2.0, 4.0, 8.0] {
+            let (first, _) = step(&mut term, at);
+            let [(id, JobRequest::WriteStatus(_))] = &*first else { panic!("{first:?}") };
+            term.report(*id, ControllerReport::Failed(RequestFailure::TooLarge));
+            let effects = term.step(moment(at), Duration::MAX).unwrap();
+            let [ControllerEffect::Event { warning: true, reason, .. }] = &*effects else { panic!("{effects:?}") };
+            assert_eq!(*reason, EventReason::StatusTooLarge);
+            let pause = term.due().saturating_sub(moment(at).mono).as_secs_f64();
+            assert!((longest / 2.0..=longest).contains(&pause), "{longest}: {pause}");
+            at += 20;
+        }
     }
 
     /// A job that has started, with an actor whose first failure is counted, and a watch that shows a former pod of one name.

@@ -8,7 +8,7 @@
 //! | reading | the API server has shown what the next status rests on: nodes that are gone, pods that have ended | writing |
 //! | | a request fails | due after a pause |
 //! | writing | the status that [`step`](crate::tyjob::stages::step()) decides is stored, or stands there already | finalizing |
-//! | | the status is out of date, or the request fails; events tell the warnings of one that is rejected | due after a pause |
+//! | | the status is out of date, or the request fails; events tell why one is rejected or too large | due after a pause |
 //! | | the job is gone | idle |
 //! | finalizing | the finalizer is put on; or no pod is left and it is taken off | making |
 //! | | a request fails | due after a pause |
@@ -27,6 +27,7 @@ mod reconciliation;
 
 pub use cache::{JobCache, JobKey};
 pub use effect::{
-    ControllerCounts, ControllerEffect, ControllerEvent, ControllerReport, EffectId, JobRequest, OwnedPod, ShownJob,
+    ControllerCounts, ControllerEffect, ControllerEvent, ControllerReport, EffectId, JobRequest, OwnedPod,
+    RequestFailure, ShownJob,
 };
 pub use machine::{ControllerPolicy, JobController};

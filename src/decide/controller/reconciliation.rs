@@ -7,10 +7,12 @@ use jiff::Timestamp;
 
 use super::cache::{JobCache, JobKey};
 use super::effect::{
-    ControllerCounts, ControllerEffect, ControllerEvent, ControllerReport, EffectId, JobRequest, ShownJob,
+    ControllerCounts, ControllerEffect, ControllerEvent, ControllerReport, EffectId, JobRequest, RequestFailure,
+    ShownJob,
 };
 use crate::pod::Phase;
 use crate::tyjob::stages::{CreateFailure, JobEffect, JobView, NodeReachability, PodEffect, PodView, rests_on, step};
+use baton_contract::EventReason;
 use baton_contract::tyjob::{InvalidField, TyJob, condition};
 
 /// Requests of one job that are under way at once.
@@ -258,23 +260,26 @@ impl Reconciliation {
                 self.end.troubles.get_or_insert_default().extend(name.map(|name| (name, why)));
             }
             ControllerReport::Deleted => counts.pods_deleted += 1,
-            ControllerReport::Failed { invalid } => {
+            ControllerReport::Failed(failure) => {
                 (self.end.failed, self.end.again) = (true, true);
-                self.fail(name, invalid);
+                self.fail(name, failure);
             }
         }
         Vec::new()
     }
 
     /// Nothing follows a request that failed, but among requests for pods none depends on another.
-    fn fail(&mut self, name: Option<String>, invalid: bool) {
+    fn fail(&mut self, name: Option<String>, failure: RequestFailure) {
         match &mut self.progress {
             Progress::Making => self.keep_trouble(name.as_ref()),
             // A TYJob that is older than the schema may break a rule that every write of it is held to. Its status cannot say so then,
             // so an event does.
-            Progress::Writing(effects) if invalid => {
+            Progress::Writing(effects) if failure == RequestFailure::Invalid => {
                 effects.retain(|effect| matches!(effect, JobEffect::Event { warning: true, .. }));
                 self.progress = Progress::Rejected(std::mem::take(effects));
+            }
+            Progress::Writing(_) if failure == RequestFailure::TooLarge => {
+                self.progress = Progress::Rejected(vec![too_large()]);
             }
             _ => self.stop(),
         }
@@ -308,6 +313,13 @@ impl Reconciliation {
         };
         end
     }
+}
+
+/// Its status cannot say it.
+fn too_large() -> JobEffect {
+    let message = "the status is larger than the API server stores, so nothing more is done for the job: ask for fewer workers, or make \
+                   the job anew with shorter names";
+    JobEffect::Event { warning: true, reason: EventReason::StatusTooLarge, message: message.to_owned() }
 }
 
 /// The pods in trouble, each with the kind of its trouble; of those that are refused only the set: which of its pods are tried is chance.

@@ -306,6 +306,8 @@ pub enum JobWriteResult {
     Gone,
     /// The object has changed since, or another job has the name now: the decision has to be reviewed.
     Stale,
+    /// The API server cannot store so large an object; its words.
+    TooLarge(String),
     /// The outcome is unknown.
     Failed(String),
 }

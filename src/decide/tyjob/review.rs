@@ -249,7 +249,7 @@ impl TyJobs {
     fn update_class(&mut self, scene: Scene<'_>, agenda: &mut Agenda, key: &PodKey, job: &JobFacts) {
         let Some(record) = self.records.get(key) else { return };
         let missing = job.open_seats().iter().any(|seat| !record.places.contains_key(&seat.pod));
-        let resting = record.start.resting().map(str::to_owned);
+        let resting = record.start.resting().map(|(reason, why)| (reason, why.to_owned()));
         let situation = Situation { missing, nodes_changed: record.judged.nodes_changed, resting: resting.is_some() };
         let class = classify(job, record.state, situation);
         let fresh = class == JobClass::Waiting && record.judged.class != JobClass::Waiting;
@@ -266,7 +266,9 @@ impl TyJobs {
             JobClass::Resting => {
                 let placed = leader_created(scene.world, job);
                 let state = if placed { ScheduleState::ScheduledPartly } else { ScheduleState::Unscheduled };
-                self.report(scene, agenda, key, state, ConditionReason::StartLimit, resting.unwrap_or_default());
+                if let Some((reason, why)) = resting {
+                    self.report(scene, agenda, key, state, reason, why);
+                }
             }
             JobClass::Over | JobClass::Invalid | JobClass::Unfit => {}
         }

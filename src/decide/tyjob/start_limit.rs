@@ -7,11 +7,11 @@ use crate::core::agenda::{Agenda, Scene, Terms};
 use crate::core::timers::{Moment, Timer};
 use crate::pause::doubled;
 use crate::world::World;
-use baton_contract::PodKey;
+use baton_contract::{ConditionReason, PodKey};
 
 use super::place::{claims, free_places, leader_created};
 use super::placement::JobFacts;
-use super::{JobRecord, TyJobs};
+use super::{JobPlace, JobRecord, TyJobs};
 
 /// First and longest time between giving places back and the next try.
 const PAUSE: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(16 * 60));
@@ -48,14 +48,29 @@ pub struct Start {
     fresh: BTreeMap<Box<str>, Duration>,
     /// How often places were given back since the job last had all pods that it needs.
     given_back: u32,
-    /// Until then the job is not tried again, and why.
-    rest: Option<(Duration, String)>,
+    rest: Option<StartRest>,
+    /// Why the status cannot be stored with the places that the job has.
+    too_large: Option<String>,
+}
+
+/// Places were given back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct StartRest {
+    /// Until then the job is not tried again.
+    until: Duration,
+    reason: ConditionReason,
+    why: String,
 }
 
 impl Start {
     /// Why the job is not tried now.
-    pub fn resting(&self) -> Option<&str> {
-        self.rest.as_ref().map(|(_, why)| &**why)
+    pub fn resting(&self) -> Option<(ConditionReason, &str)> {
+        self.rest.as_ref().map(|rest| (rest.reason, &*rest.why))
+    }
+
+    /// The status cannot be stored with the places that the job has.
+    pub(super) fn overflows(&mut self, why: String) {
+        self.too_large = Some(why);
     }
 
     /// Notes how far the pod of a place is; it has been waited for since then.
@@ -133,9 +148,14 @@ impl TyJobs {
     fn check_limit(&mut self, terms: Terms<'_>, world: &mut World, agenda: &mut Agenda, key: &PodKey, job: &JobFacts) {
         let limit = terms.config.jobs.start_limit;
         let Some(record) = self.records.get_mut(key) else { return };
-        record.start.rest.take_if(|(until, _)| *until <= terms.now.mono);
-        if let Some((until, _)) = &record.start.rest {
-            return agenda.timers.set(*until, Timer::TyJob(key.clone()));
+        let too_large = record.start.too_large.take();
+        record.start.rest.take_if(|rest| rest.until <= terms.now.mono);
+        if let Some(rest) = &record.start.rest {
+            return agenda.timers.set(rest.until, Timer::TyJob(key.clone()));
+        }
+        // Where every place is a pod's none can be given back.
+        if let Some(why) = too_large.filter(|_| !record.start.waits.is_empty()) {
+            return self.give_back(terms, world, agenda, key, (ConditionReason::StatusTooLarge, why));
         }
         if record.start.waits.is_empty() && has_what_it_needs(record, job) {
             record.start.given_back = 0;
@@ -145,18 +165,40 @@ impl TyJobs {
             Some(at) => return agenda.timers.set(at, Timer::TyJob(key.clone())),
             None => return,
         }
+        let late: BTreeSet<&str> = record
+            .start
+            .waits
+            .iter()
+            .filter(|(_, wait)| wait.since + limit <= terms.now.mono)
+            .map(|(pod, _)| &**pod)
+            .collect();
+        let why = explain(terms.scene(world), job, &late);
+        self.give_back(terms, world, agenda, key, (ConditionReason::StartLimit, why));
+    }
+
+    /// Gives the places without pods back, and lets the job rest, longer each time.
+    fn give_back(
+        &mut self,
+        terms: Terms<'_>,
+        world: &mut World,
+        agenda: &mut Agenda,
+        key: &PodKey,
+        (reason, cause): (ConditionReason, String),
+    ) {
+        let Some(record) = self.records.get_mut(key) else { return };
         let waits = std::mem::take(&mut record.start.waits);
-        let late: BTreeSet<&str> =
-            waits.iter().filter(|(_, wait)| wait.since + limit <= terms.now.mono).map(|(pod, _)| &**pod).collect();
-        let mut given = Vec::new();
-        for pod in waits.keys() {
-            given.extend(record.places.remove(pod));
-        }
+        let given: Vec<JobPlace> = waits.keys().filter_map(|pod| record.places.remove(pod)).collect();
         let pause = doubled(PAUSE, record.start.given_back);
         record.start.given_back += 1;
         let until = terms.now.mono + pause;
-        let why = explain(terms.scene(world), job, &late, (waits.len(), pause));
-        record.start.rest = Some((until, why));
+        let again = terms.now.wall.checked_add(pause).unwrap_or(terms.now.wall);
+        let why = format!(
+            "{cause}: {} places without pods are given back; tried again in {} ({})",
+            waits.len(),
+            minutes(pause),
+            again.strftime("%H:%M:%SZ")
+        );
+        record.start.rest = Some(StartRest { until, reason, why });
         agenda.timers.set(until, Timer::TyJob(key.clone()));
         free_places(world, agenda, given);
     }
@@ -179,14 +221,18 @@ pub(super) fn adopted_since(job: &JobFacts, now: Moment) -> Duration {
     now.mono.saturating_sub(ago.unwrap_or_default())
 }
 
-/// What was waited for, what becomes of the places and when the next try is.
-fn explain(scene: Scene<'_>, job: &JobFacts, late: &BTreeSet<&str>, (given, pause): (usize, Duration)) -> String {
-    let leader = job.spec.as_ref().ok().and_then(|spec| spec.seats(&job.job.key.name).next());
-    let leader = leader.map(|seat| seat.pod).unwrap_or_default();
-    let minutes = |time: Duration| match time.as_secs() {
+/// `10 min`, `90 s`.
+fn minutes(time: Duration) -> String {
+    match time.as_secs() {
         seconds if seconds % 60 == 0 => format!("{} min", seconds / 60),
         seconds => format!("{seconds} s"),
-    };
+    }
+}
+
+/// What was waited for.
+fn explain(scene: Scene<'_>, job: &JobFacts, late: &BTreeSet<&str>) -> String {
+    let leader = job.spec.as_ref().ok().and_then(|spec| spec.seats(&job.job.key.name).next());
+    let leader = leader.map(|seat| seat.pod).unwrap_or_default();
     let first = late.first().copied().unwrap_or_default();
     let there = |pod: &str| {
         let pod = scene.world.pod_by_key(&PodKey::new(&job.job.key.namespace, pod));
@@ -201,11 +247,5 @@ fn explain(scene: Scene<'_>, job: &JobFacts, late: &BTreeSet<&str>, (given, paus
         let more = if late.len() > 1 { format!(" and {} more", late.len() - 1) } else { String::new() };
         format!("pod {first}{more} {}", missed(first))
     };
-    let again = scene.terms.now.wall.checked_add(pause).unwrap_or(scene.terms.now.wall);
-    let limit = minutes(scene.terms.config.jobs.start_limit);
-    format!(
-        "{cause} within {limit} of its place: {given} places without pods are given back; tried again in {} ({})",
-        minutes(pause),
-        again.strftime("%H:%M:%SZ")
-    )
+    format!("{cause} within {} of its place", minutes(scene.terms.config.jobs.start_limit))
 }

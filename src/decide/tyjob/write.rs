@@ -178,15 +178,28 @@ impl TyJobs {
                 record.writes.last = None;
                 record.writes.stale = record.writes.attempted;
             }
-            JobWriteResult::Failed(_) => {
+            JobWriteResult::TooLarge(_) | JobWriteResult::Failed(_) => {
                 let wait = doubled((first, longest), record.writes.failures);
                 record.writes.failures += 1;
                 record.writes.last = None;
                 record.writes.not_before = scene.terms.now.mono + wait;
+                if let JobWriteResult::TooLarge(said) = result {
+                    let why = too_large(record, &said);
+                    record.start.overflows(why.clone());
+                    agenda.timers.set(scene.terms.now.mono, Timer::TyJob(job.key.clone()));
+                    let (job, reason) = (job.clone(), EventReason::StatusTooLarge);
+                    agenda.effects.push(Effect::JobNotice { job, warning: true, reason, message: why });
+                }
             }
         }
         self.write_job(scene, agenda, &job.key);
     }
+}
+
+/// Why the status cannot be stored, and what to do.
+fn too_large(record: &JobRecord, said: &str) -> String {
+    let places = record.places.len();
+    format!("with {places} places the status is larger than the API server stores ({said}), ask for fewer workers")
 }
 
 /// The status that the record results in; `None` before the first decision.

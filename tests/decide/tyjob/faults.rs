@@ -347,6 +347,27 @@ fn a_write_that_fails_is_repeated_until_the_status_says_what_was_decided() {
 }
 
 #[test]
+fn places_that_the_status_has_no_room_for_are_given_back_and_it_is_said() {
+    let mut jobs = two_nodes();
+    jobs.cluster.most_places = 2;
+    jobs.run("rl", CPU, (3, CPU), |_| {});
+    jobs.cluster.wait(5);
+    assert_eq!((jobs.state("rl"), jobs.reserved()), (Some(ScheduleState::Unscheduled), 0));
+    assert_eq!(&*jobs.facts("rl").scheduled.as_ref().unwrap().reason, "StatusTooLarge");
+    let why = "with 4 places the status is larger than the API server stores (etcdserver: request is too large), ask for fewer \
+               workers: 4 places without pods are given back; tried again in 1 min";
+    assert!(jobs.message("rl").starts_with(why), "{}", jobs.message("rl"));
+    assert!(jobs.cluster.notices.contains(&("rl".to_owned(), "StatusTooLarge")), "{:?}", jobs.cluster.notices);
+    let writes = jobs.cluster.job_writes;
+    jobs.cluster.wait(50);
+    assert_eq!(jobs.cluster.job_writes, writes, "it rests");
+    jobs.change("rl", |facts| facts.spec.as_mut().unwrap().parts[1].counts = 1);
+    jobs.cluster.wait(2);
+    assert_eq!((jobs.state("rl"), jobs.places("rl").len()), (Some(ScheduleState::ScheduledSucceed), 2));
+    jobs.check();
+}
+
+#[test]
 fn another_clients_edit_of_our_half_is_put_right() {
     let mut jobs = two_nodes();
     jobs.run("rl", CPU, (1, CPU), |_| {});

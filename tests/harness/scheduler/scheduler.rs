@@ -104,6 +104,8 @@ pub struct TestScheduler {
     pub jobs: BTreeMap<PodKey, JobFacts>,
     pub job_writes: usize,
     pub job_faults: VecDeque<Fault>,
+    /// More places make the status of a job too large for the API server.
+    pub most_places: usize,
     lease: u64,
 }
 
@@ -161,6 +163,7 @@ impl TestScheduler {
             jobs: BTreeMap::new(),
             job_writes: 0,
             job_faults: VecDeque::new(),
+            most_places: usize::MAX,
             lease: 0,
         };
         cluster.lead();
@@ -601,6 +604,9 @@ impl TestScheduler {
     fn write_job(&mut self, job: &JobIdentity, version: u64, status: &JobScheduleStatus) -> JobWriteResult {
         if self.job_faults.pop_front().is_some() {
             return JobWriteResult::Failed("500".into());
+        }
+        if status.allocations.len() > self.most_places {
+            return JobWriteResult::TooLarge("etcdserver: request is too large".into());
         }
         let Some(facts) = self.jobs.get_mut(&job.key) else { return JobWriteResult::Gone };
         if version > 0 && version != facts.version {

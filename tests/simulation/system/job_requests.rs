@@ -3,7 +3,7 @@
 use baton::cluster::pod::LightPod;
 use baton::contract::tyjob::{TyJob, TyJobStatus, condition, keys};
 use baton::contract::{PodKey, PodUid};
-use baton::decide::controller::{ControllerEvent, ControllerReport, JobRequest, OwnedPod};
+use baton::decide::controller::{ControllerEvent, ControllerReport, JobRequest, OwnedPod, RequestFailure};
 use baton::decide::pod::Phase;
 use baton::decide::tyjob::stages::{CreateFailure, NodeReachability, PodEffect, PodView};
 use baton::decide::world::PodFacts;
@@ -63,7 +63,7 @@ impl System {
     pub fn lost(&self, job: &TyJob, request: &JobRequest) -> ControllerReport {
         match request {
             JobRequest::WriteStatus(status) if self.is(Mutant::LostStatusCounts) => stored(job, status),
-            _ => ControllerReport::Failed { invalid: false },
+            _ => ControllerReport::Failed(RequestFailure::Unknown),
         }
     }
 
