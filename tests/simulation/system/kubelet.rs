@@ -33,6 +33,8 @@ pub struct Kubelet {
     pub is_up: bool,
     /// The daemon's plugins are registered.
     pub is_registered: bool,
+    /// It has admitted what its first list had: until then it frees no ids.
+    is_ready: bool,
     /// The names are those of a plugin, by the checkpoint or a registration.
     knows_plugin: bool,
     cursor: usize,
@@ -105,7 +107,7 @@ impl Kubelet {
             return None;
         }
         for (key, grant) in &mut self.checkpoint {
-            grant.is_freed |= !self.active.contains_key(&key.uid);
+            grant.is_freed |= self.is_ready && !self.active.contains_key(&key.uid);
         }
         let pods = self.active.iter().map(|(uid, admission)| {
             let mut containers = ListedContainers::new();
@@ -253,18 +255,11 @@ impl System {
             let waiting = kubelet.runtime.values().filter(|runs| !runs.waits.is_empty());
             self.judges.in_any_order.extend(waiting.map(|runs| runs.pod.uid.clone()));
         }
-        kubelet.active.clear();
-        kubelet.known.clear();
-        kubelet.rejected.clear();
-        kubelet.stopping.clear();
-        kubelet.parked.clear();
-        kubelet.resizes.clear();
-        kubelet.resized.clear();
-        kubelet.was_cut = false;
+        let Kubelet { is_up, knows_plugin, ended, exited, checkpoint, runtime, .. } = std::mem::take(kubelet);
+        *kubelet = Kubelet { is_up, knows_plugin, ended, exited, checkpoint, runtime, ..Kubelet::default() };
         kubelet.runtime.values_mut().for_each(Runs::calls_end);
         let waits = |runs: &Runs| runs.waits.keys().cloned().collect();
         kubelet.waited = kubelet.runtime.iter().map(|(uid, runs)| (uid.clone(), waits(runs))).collect();
-        kubelet.is_registered = false;
         self.start_kubelet(node);
         let registers = self.soon(200, 1200);
         let life = self.machines[node].kubelet_life;
@@ -655,6 +650,7 @@ impl System {
             !over && !was_here && !kubelet.active.contains_key(uid) && !kubelet.parked.contains_key(uid)
         };
         let next = kubelet.known.values().filter(waits).min_by_key(|pod| (pod.created, pod.pod.key.clone())).cloned();
+        kubelet.is_ready |= kubelet.cursor > 0 && next.is_none();
         let Some(pod) = next else { return };
         let uid = pod.pod.uid.clone();
         let mut calls: Vec<(Box<str>, Box<str>, usize)> = pod
@@ -728,7 +724,8 @@ impl System {
             return Asked::Known;
         }
         let active: BTreeSet<&PodUid> = kubelet.active.keys().collect();
-        kubelet.checkpoint.retain(|key, grant| active.contains(&key.uid) && !grant.is_freed);
+        let is_held = |uid: &PodUid| !kubelet.is_ready || active.contains(uid);
+        kubelet.checkpoint.retain(|key, grant| is_held(&key.uid) && !grant.is_freed);
         let init = |name: &str| pod.container(name).is_some_and(|of| of.kind == ContainerKind::Init);
         let machine = &self.machines[node];
         let of_name = || machine.kubelet.checkpoint.iter().filter(move |(key, _)| *key.resource == *resource);
