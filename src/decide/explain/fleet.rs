@@ -13,6 +13,8 @@ use crate::scheduler::Scheduler;
 use crate::world::{DeviceState, Node, Place, Pod, World};
 use baton_contract::{DeviceType, GpuRequest, PodKey, key};
 
+use super::node::has_stuck_lock;
+
 /// Labels by which clouds and node groups name a pool of nodes; of machines with none of them the kind of machine counts.
 const POOLS: &str = "karpenter.sh/nodepool,cloud.google.com/gke-nodepool,eks.amazonaws.com/nodegroup,kubernetes.azure.com/agentpool,\
                      node.kubernetes.io/instance-type";
@@ -35,12 +37,13 @@ pub struct Fleet<'a> {
 impl Scheduler {
     /// The cluster as this scheduler knows it.
     pub fn fleet(&self, now: Moment) -> Fleet<'_> {
-        Fleet::of(self.world(), now, |node| self.closed_to_devices(node, now.wall).is_some())
+        let closed = |node: &Node| self.closed_to_devices(node, now.wall).is_some();
+        Fleet::of(self.world(), now, |node| closed(node) || has_stuck_lock(self.world(), node, now.wall))
     }
 }
 
 impl<'a> Fleet<'a> {
-    /// Of this world; a node that is `closed` gives no device.
+    /// Of this world; a node that is `closed` gives no device now.
     fn of(world: &'a World, now: Moment, closed: impl Fn(&Node) -> bool) -> Self {
         let states = [DaemonState::Missing, DaemonState::Unregistered, DaemonState::Fresh].map(DaemonState::word);
         let mut fleet = Self::default();

@@ -9,7 +9,7 @@ use crate::help::Help;
 use crate::lock::{BoundHolder, HolderState, stands};
 use crate::scheduler::Scheduler;
 use crate::world::spec::TaintEffect;
-use crate::world::{Node, NodeFacts, Place, Stock};
+use crate::world::{Node, NodeFacts, Place, Stock, World};
 use baton_contract::DeviceType;
 
 use super::advice::by_help;
@@ -45,14 +45,11 @@ impl Scheduler {
         not_given.extend(shares.map(|why| format!("GPU shares: SharesUnavailable: {why}")));
         let holder = world.holder(node, now.wall);
         let named = world.lock_pod(node, now.wall);
-        let bound = named.as_ref().and_then(|pod| world.pod_by_key(pod));
-        let bound = bound.map(|pod| BoundHolder::of(&node.lock.read, &pod.facts.handoff, node.agent_status()));
-        let stuck = |holder| stands(&node.lock.read, holder, bound.unwrap_or_default(), now.wall);
-        let stuck = holder.as_ref().is_some_and(stuck);
+        let stuck = has_stuck_lock(world, node, now.wall);
         let message = match &refusal {
             Some((why, _)) => format!("takes no new pods with devices: {why}"),
             None if free.is_empty() => "has no devices".to_owned(),
-            None if stuck => format!("takes no new pods with devices until its lock is free: {} free", are(&free)),
+            None if stuck => format!("takes no new pods with devices until its lock is free: {} free then", are(&free)),
             None if matches!(holder, Some(HolderState::Unbound(_) | HolderState::BoundHere(_))) => {
                 format!(
                     "takes new pods with devices once the present holder of its lock is served: {} free",
@@ -100,6 +97,14 @@ impl Scheduler {
         let kept = || node.kept_for.as_ref().map(|name| (format!("it is kept for {name}"), Help::Rule));
         closed(node, wall).or_else(|| by_rule().or_else(kept).filter(|_| lists))
     }
+}
+
+/// Its lock stands until something is done or it is taken over: no new pod with devices comes meanwhile.
+pub(super) fn has_stuck_lock(world: &World, node: &Node, wall: Timestamp) -> bool {
+    let Some(holder) = world.holder(node, wall) else { return false };
+    let bound = world.lock_pod(node, wall).and_then(|pod| world.pod_by_key(&pod));
+    let bound = bound.map(|pod| BoundHolder::of(&node.lock.read, &pod.facts.handoff, node.agent_status()));
+    stands(&node.lock.read, &holder, bound.unwrap_or_default(), wall)
 }
 
 /// `2 of 8 GPUs and 1 of 4 NICs are`.

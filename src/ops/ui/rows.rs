@@ -133,13 +133,13 @@ fn pod<'a>(snapshot: &'a Snapshot, name: &str) -> Option<&'a HandoffPod> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::view::snapshot_tests::cluster;
+    use crate::view::snapshot_tests::{cluster, unlocked};
     use crate::view::{NodesView, Rules};
     use baton_decide::explain::QueueReport;
 
     #[test]
     fn a_node_says_who_holds_which_device_and_nothing_about_free_ones() {
-        let cluster = cluster();
+        let cluster = unlocked();
         let view = NodesView::of(&cluster, &Rules::default(), &QueueReport::default());
         let of = |name: &str| {
             let row = view.nodes.iter().find(|row| row.name == name).unwrap();

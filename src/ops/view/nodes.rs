@@ -65,11 +65,11 @@ pub struct NodeRow {
 pub struct DeviceCount {
     /// All.
     pub total: usize,
-    /// A new pod can have it whole.
+    /// A new pod can have it whole now.
     pub free: usize,
     /// Healthy, and the scheduler has reserved a part of it for pods that are not bound yet.
     pub reserved: usize,
-    /// A new pod can have a part of it.
+    /// A new pod can have a part of it now.
     pub partly: usize,
     /// Take no new pods.
     pub unhealthy: usize,
@@ -160,20 +160,17 @@ impl DeviceCount {
 }
 
 impl NodeRow {
-    /// New pods with devices of this kind can come.
+    /// New pods with devices of this kind can come now.
     fn takes(&self, count: &DeviceCount) -> bool {
-        self.is_open() && count.offered > 0
+        self.takes_now() && count.offered > 0
     }
 
-    /// New pods with devices can come, if the kubelet offers some: it and its registered node daemon report, no one has cordoned it,
-    /// and the scheduler keeps it for nothing.
-    pub fn is_open(&self) -> bool {
-        self.daemon.serves() && self.takes_pods && self.kept_for.is_none() && self.suspect.is_none()
-    }
-
-    /// The same now: its lock, if there is one, is no stuck one.
+    /// New pods with devices can come now, if the kubelet offers some: it and its registered node daemon report, no one has cordoned it,
+    /// the scheduler keeps it for nothing, and no lock of it is stuck. Where this is not so nothing is free: that is what can be handed
+    /// out now.
     pub fn takes_now(&self) -> bool {
-        self.is_open() && !self.lock.as_ref().is_some_and(|lock| lock.stands)
+        let is_stuck = self.lock.as_ref().is_some_and(|lock| lock.stands);
+        self.daemon.serves() && self.takes_pods && self.kept_for.is_none() && self.suspect.is_none() && !is_stuck
     }
 
     /// Counts a device of it.
@@ -278,7 +275,7 @@ impl Row for NodeRow {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::view::snapshot_tests::cluster;
+    use crate::view::snapshot_tests::{cluster, unlocked};
     use baton_decide::explain::KeptNode;
 
     fn view(cluster: &Snapshot) -> NodesView {
@@ -293,7 +290,7 @@ mod tests {
 
     #[test]
     fn devices_are_free_partly_used_or_unhealthy() {
-        let mut cluster = cluster();
+        let mut cluster = unlocked();
         assert_eq!((counts(&cluster, 0), counts(&cluster, 1)), ((2, 1, 0, 0), (1, 0, 0, 1)));
         let train = cluster.pods.values_mut().next().unwrap();
         let half = r#"{"gpu":[{"minor":0,"id":"GPU-a0","resources":{"koordinator.sh/gpu-core":"50"}}]}"#;
@@ -320,7 +317,7 @@ mod tests {
 
     #[test]
     fn a_cordoned_device_is_counted_apart_until_the_cordon_ends() {
-        let mut cluster = cluster();
+        let mut cluster = unlocked();
         let cordoned = |cluster: &Snapshot| view(cluster).nodes[0].gpu.cordoned;
         let text = r#"{"GPU-a1":{"until":"2026-11-21T02:36:10Z"}}"#;
         let device = cluster.devices.get_mut("node-a").unwrap();
@@ -356,15 +353,17 @@ mod tests {
             serde_json::from_value::<LightNode>(node).unwrap()
         };
         let changed = |change: &dyn Fn(&mut Snapshot)| {
-            let mut cluster = cluster();
+            let mut cluster = unlocked();
             change(&mut cluster);
             cluster
         };
         let with = |node: LightNode| changed(&|cluster| drop(cluster.nodes.insert("node-a".to_owned(), node.clone())));
         let conditions = serde_json::json!([{"type": "Ready", "status": "False"}]);
         let cases = [
-            (cluster(), said("node-b"), 1),
-            (cluster(), said("node-a"), 0),
+            (unlocked(), said("node-b"), 1),
+            (unlocked(), said("node-a"), 0),
+            // Its lock is stuck.
+            (cluster(), said("node-b"), 0),
             (with(node(|node| node["spec"]["unschedulable"] = true.into())), QueueReport::default(), 0),
             (with(node(|node| node["status"]["allocatable"] = serde_json::json!({}))), QueueReport::default(), 0),
             (
@@ -407,7 +406,7 @@ mod tests {
 
     #[test]
     fn an_agent_is_stale_after_ninety_seconds() {
-        let mut cluster = cluster();
+        let mut cluster = unlocked();
         let fresh = |cluster: &Snapshot| view(cluster).nodes[0].agent.clone().unwrap().fresh;
         assert!(fresh(&cluster));
         cluster.wall = "2026-11-21T02:37:21Z".parse().unwrap();

@@ -274,6 +274,13 @@ pub(crate) mod tests {
         cluster.leases.get_mut("baton-agent-node-a").unwrap().metadata.annotations = Some(annotations);
     }
 
+    /// [`cluster`] without the lock of node-a, which is stuck.
+    pub fn unlocked() -> Snapshot {
+        let mut cluster = cluster();
+        cluster.nodes.get_mut("node-a").unwrap().metadata.annotations = None;
+        cluster
+    }
+
     /// Two GPUs on node-a, one of them with ml/train, which holds the lock; a dangling lock on node-b, a broken one on node-c.
     pub fn cluster() -> Snapshot {
         let wall: Timestamp = "2026-11-21T02:36:00Z".parse().unwrap();

@@ -573,11 +573,14 @@ fn what_keeps_a_bound_pod_from_its_devices_is_an_event_for_each_sentence() {
         cluster.notices.iter().filter(|notice| **notice == ("first".to_owned(), "ServedLate")).count()
     };
     let says = |cluster: &TestScheduler| cluster.scheduler.explain_node("n", cluster.moment()).unwrap().message;
-    assert_eq!(says(&cluster), "takes no new pods with devices until its lock is free: 7 of 8 GPUs are free");
+    assert_eq!(says(&cluster), "takes no new pods with devices until its lock is free: 7 of 8 GPUs are free then");
+    let free = |cluster: &TestScheduler| cluster.scheduler.fleet(cluster.moment()).largest_free["none"];
+    assert_eq!(free(&cluster), 0, "none can be handed out now");
     cluster.agent_releases("n");
     cluster.wait(600);
     assert_eq!((events(&cluster), late(&cluster)), (2, 1), "it is served");
     assert!(says(&cluster).starts_with("takes new pods with devices: "), "{}", says(&cluster));
+    assert_eq!(free(&cluster), 7);
     cluster.pod("second", ONE);
     cluster.settle();
     cluster.agent_releases("n");
