@@ -13,7 +13,7 @@ use crate::world::{Node, NodeFacts, Place, Stock, World};
 use baton_contract::DeviceType;
 
 use super::advice::by_help;
-use super::answer::NodeExplanation;
+use super::answer::{DeviceDetail, NodeExplanation};
 use super::judged::{NODE, devices_of};
 
 impl Scheduler {
@@ -46,6 +46,7 @@ impl Scheduler {
         let holder = world.holder(node, now.wall);
         let named = world.lock_pod(node, now.wall);
         let stuck = has_stuck_lock(world, node, now.wall);
+        let devices = devices_of(world, node);
         let message = match &refusal {
             Some((why, _)) => format!("takes no new pods with devices: {why}"),
             None if free.is_empty() => "has no devices".to_owned(),
@@ -60,7 +61,7 @@ impl Scheduler {
                 format!("takes new pods with devices, and no whole GPU is free: {} free", are(&free))
             }
             None => format!("takes new pods with devices: {} free", are(&free)),
-        };
+        } + &out_of_use(&devices);
         let whose = named.map(|pod| pod.to_string()).or_else(|| node.lock.read.whose());
         let lock = whose.map(|whose| match node.lock_age(now.wall) {
             Some(age) => format!("held by {whose}, {age}"),
@@ -85,7 +86,7 @@ impl Scheduler {
             lock,
             waits_for_lock: waits.map(|attempt| attempt.pod.key.to_string()).collect(),
             reserved_for: reserved.map(|pod| pod.key().to_string()).collect(),
-            devices: devices_of(world, node),
+            devices,
             generation: world.generation(),
         })
     }
@@ -114,6 +115,19 @@ fn are(parts: &[String]) -> String {
         [first @ .., last] if !first.is_empty() => format!("{} and {last} {verb}", first.join(", ")),
         _ => format!("{} {verb}", parts.join("")),
     }
+}
+
+/// `; 1 GPU is out of service; 2 NICs are cordoned`; nothing where all devices are in use.
+fn out_of_use(devices: &[DeviceDetail]) -> String {
+    let words = |is: &dyn Fn(&DeviceDetail) -> bool, state: &str| {
+        let kinds = [("gpu", "GPU"), ("mig", "MIG device"), ("rdma", "NIC")];
+        let counts = kinds.map(|(kind, what)| (devices.iter().filter(|of| of.kind == kind && is(of)).count(), what));
+        let counts = counts.into_iter().filter(|(count, _)| *count > 0);
+        let parts: Vec<String> =
+            counts.map(|(count, what)| format!("{count} {what}{}", if count == 1 { "" } else { "s" })).collect();
+        if parts.is_empty() { String::new() } else { format!("; {} {state}", are(&parts)) }
+    };
+    words(&|of| !of.healthy, "out of service") + &words(&|of| of.healthy && of.cordon.is_some(), "cordoned")
 }
 
 /// The same by the node alone.

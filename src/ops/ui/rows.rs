@@ -36,10 +36,11 @@ fn timed(value: Value, now: i64) -> Option<Value> {
     }
 }
 
-/// A node with its devices, as small as it gets: `{"status":"Ready","daemon":"fresh","version":"0.1.0","model":"H100","devices":{"gpu-0":
-/// {"p":0,"h":{"ml/train":100}}}}`. Of a device `p` numbers the PCIe switches of the node, `h` has the percent of each holder, `r` those
-/// for which it is reserved; `s` is its state where it is not free, `why` and `sinceAt` why it is out of service, or not free, and since when, `drain` that its pods are to be freed of it; `m` is a model that differs
-/// from that of the node, and `g` the profile of a MIG device. `created` says of each holder when.
+/// A node with its devices, as small as it gets: `{"status":"Ready","daemon":"fresh","open":true,"version":"0.1.0","model":"H100",
+/// "devices":{"gpu-0":{"p":0,"h":{"ml/train":100}}}}`. `open` says whether new pods with devices can come now. Of a device `p` numbers the
+/// PCIe switches of the node, `h` has the percent of each holder, `r` those for which it is reserved; `s` is its state where it is not
+/// free, `why` and `sinceAt` why it is out of service, or not free, and since when, `drain` that its pods are to be freed of it; `m` is a
+/// model that differs from that of the node, and `g` the profile of a MIG device. `created` says of each holder when.
 pub fn node(node: &NodeRow, devices: &[DeviceRow], wall: Timestamp) -> Value {
     let gpu_model = |device: &DeviceRow| device.model.clone().filter(|_| !device.is_nic());
     let model = devices.iter().find_map(gpu_model);
@@ -80,7 +81,7 @@ pub fn node(node: &NodeRow, devices: &[DeviceRow], wall: Timestamp) -> Value {
     let shown = json!({
         "status": node.status,
         "daemon": node.daemon.word(),
-        "open": node.takes_now().then_some(true),
+        "open": node.takes_now(),
         "fault": node.daemon_fault,
         "suspect": node.suspect,
         "version": agent.and_then(|agent| agent.version.as_ref()),
@@ -151,7 +152,8 @@ mod tests {
             of("node-b")["devices"]["gpu-0"],
             json!({"p": 0, "s": "unhealthy", "why": "not healthy, without a reason"})
         );
-        assert_eq!(of("node-c"), json!({"status": "NotReady", "daemon": "none", "devices": {}}));
+        assert_eq!(of("node-c"), json!({"status": "NotReady", "daemon": "none", "open": false, "devices": {}}));
+        assert_eq!([of("node-a")["open"].clone(), of("node-b")["open"].clone()], [json!(true), json!(false)]);
     }
 
     #[test]

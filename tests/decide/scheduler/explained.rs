@@ -540,6 +540,11 @@ fn nothing_is_free_of_a_device_that_is_out_of_use() {
     let answer = cluster.scheduler.explain_node("n", cluster.moment()).unwrap();
     let free: Vec<&str> = answer.devices.iter().map(|device| &*device.free).collect();
     assert!(free[0].starts_with("100% core") && free[1] == "nothing", "{free:?}");
+    let (free, away) = ("1 of 2 GPUs is free", "1 GPU is out of service");
+    assert_eq!(answer.message, format!("takes new pods with devices: {free}; {away}"));
+    cluster.change_node("n", |facts| facts.unschedulable = true);
+    let closed = cluster.scheduler.explain_node("n", cluster.moment()).unwrap().message;
+    assert!(closed.contains("cordoned") && closed.ends_with(&format!("; {away}")), "{closed}");
 }
 
 #[test]
