@@ -45,6 +45,9 @@ async fn a_sound_cluster_passes_and_a_device_of_two_pods_is_named_with_exit_code
     server.create_object::<Device>(device).await;
     let pods = server.pods_in("default");
     pods.create(&PostParams::default(), &pod("one")).await.unwrap();
+    let containers = json!([{"name": "main", "image": "i"}]);
+    let idle = json!({"metadata": {"name": "no-devices"}, "spec": {"containers": containers}});
+    pods.create(&PostParams::default(), &serde_json::from_value(idle).unwrap()).await.unwrap();
     let (code, said) = audit(&server, &[]).await;
     assert_eq!(code, Some(0), "{said}");
     // tests/hostile is about the policies that this server lacks.
@@ -54,7 +57,8 @@ async fn a_sound_cluster_passes_and_a_device_of_two_pods_is_named_with_exit_code
         "{said}"
     );
     assert!(lines[1].starts_with("note: no admission policy"), "{said}");
-    let verdict = "1 node, 1 Device object, 1 pod: no violation, but 1 node takes no new pods with devices";
+    let verdict =
+        "1 node, 1 Device object, 1 pod with devices: no violation, but 1 node takes no new pods with devices";
     assert_eq!(lines[2..], [verdict]);
 
     pods.create(&PostParams::default(), &pod("two")).await.unwrap();
@@ -65,6 +69,7 @@ async fn a_sound_cluster_passes_and_a_device_of_two_pods_is_named_with_exit_code
     assert_eq!(code, Some(1), "{said}");
     let printed: Value = serde_json::from_str(&said).unwrap();
     assert_eq!((&printed["apiVersion"], &printed["kind"]), (&"baton.io/v1alpha1".into(), &"AuditReport".into()));
+    assert_eq!((&printed["pods"], &printed["podsWithDevices"]), (&json!(3), &json!(2)));
     let first = &printed["violations"][0];
     assert_eq!(
         (&first["kind"], &first["device"], &first["held"]),

@@ -18,7 +18,7 @@ use baton_contract::key;
 /// Arguments of `baton audit`.
 #[derive(Debug, Args)]
 pub struct AuditArgs {
-    /// Another format than lines: `{"nodes":3,"devices":3,"pods":12,"violations":[{"kind":"DeviceTwice","text":"…",…}],"otherScheduler":[],"admission":{"state":"inForce"}}`.
+    /// Another format than lines: `{"nodes":3,"devices":3,"pods":12,"podsWithDevices":9,"violations":[{"kind":"DeviceTwice","text":"…",…}],"otherScheduler":[],"admission":{"state":"inForce"}}`.
     #[arg(short, long, value_enum)]
     pub output: Option<Format>,
     /// Which cluster.
@@ -91,7 +91,8 @@ fn print(report: &AuditReport, policies: &InstalledPolicies, output: Option<Form
     let AuditReport {
         nodes,
         devices,
-        pods,
+        pods: _,
+        pods_with_devices,
         violations,
         leaving,
         stuck,
@@ -131,7 +132,8 @@ fn print(report: &AuditReport, policies: &InstalledPolicies, output: Option<Form
         let more = if pods.len() > 1 { format!(" and {} more", pods.len() - 1) } else { String::new() };
         writeln!(text, "note: pod {}{more}: {why}", pods.first().map_or("", String::as_str))?;
     }
-    let counts = [(nodes, "node"), (devices, "Device object"), (pods, "pod")].map(|(count, of)| amount(*count, of));
-    writeln!(text, "{}: {}", counts.join(", "), report.outcome(broken))?;
+    let counts = [(nodes, "node"), (devices, "Device object"), (pods_with_devices, "pod")];
+    let counts = counts.map(|(count, of)| amount(*count, of)).join(", ");
+    writeln!(text, "{counts} with devices: {}", report.outcome(broken))?;
     Ok(text)
 }

@@ -19,6 +19,7 @@ use baton_contract::inventory::{Device, DeviceInfo, device_names};
 use baton_contract::key;
 use baton_decide::audit::{Violation, check_cluster, leaving, stuck, unserved};
 use baton_decide::devices::Held;
+use baton_decide::pod::HandoffPod;
 use baton_decide::scheduler::{OTHER_SCHEDULER_AFTER, controller_of, other_scheduler_text, wants_of_another};
 use baton_decide::world::{World, WorldEvent, WorldPolicy};
 use baton_runtime::clock;
@@ -33,6 +34,8 @@ pub struct AuditReport {
     pub devices: usize,
     /// Pods read.
     pub pods: usize,
+    /// Those of them that ask for devices or have some, which are the rows of `baton get pods`: they are judged.
+    pub pods_with_devices: usize,
     /// Empty when all holds.
     pub violations: Vec<Violation>,
     /// Why the Leases of the node daemons were not read: then pods count for what their annotations say.
@@ -177,6 +180,9 @@ pub struct ClusterObjects {
 pub fn report(read: ClusterObjects, rules: &AuditRules, wall: Timestamp) -> AuditReport {
     let ClusterObjects { nodes, devices, leases, slices, pods } = read;
     let counts = (nodes.len(), devices.len(), pods.len());
+    let pods: Vec<_> = pods.into_iter().map(LightPod::facts).collect();
+    let has_devices = |pod: &HandoffPod| pod.asks_for_devices() || pod.assignment.device_allocated.is_some();
+    let pods_with_devices = pods.iter().filter(|pod| has_devices(&pod.handoff)).count();
     let policy = WorldPolicy::default();
     // A Lease that is read once counts as live for twice this time: that is the time of `baton get`.
     let agent_stale = policy.agent_stale / 2;
@@ -189,7 +195,7 @@ pub fn report(read: ClusterObjects, rules: &AuditRules, wall: Timestamp) -> Audi
         let name = slice.metadata.name.clone()?;
         Some(WorldEvent::Slice(name.into(), slice.facts()))
     });
-    let pods = pods.into_iter().map(|pod| WorldEvent::Pod(Box::new(pod.facts())));
+    let pods = pods.into_iter().map(|pod| WorldEvent::Pod(Box::new(pod)));
     for event in nodes.chain(devices).chain(leases).chain(slices).chain(pods) {
         world.apply(event, Duration::ZERO, wall);
     }
@@ -198,6 +204,7 @@ pub fn report(read: ClusterObjects, rules: &AuditRules, wall: Timestamp) -> Audi
         nodes: counts.0,
         devices: counts.1,
         pods: counts.2,
+        pods_with_devices,
         violations,
         leaving: leaving(&world),
         stuck: stuck(&world, wall, rules.lock_ends),
