@@ -6,6 +6,8 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::answer::OneMove;
+use super::judged::{GANG_CHANGES, frees, wakes};
+use super::pod::next_try;
 use crate::core::queue::{Item, QueueState};
 use crate::core::timers::Moment;
 use crate::core::{other_scheduler_text, wants_of_another};
@@ -120,10 +122,12 @@ pub struct GangExplanation {
     pub one_move: Option<OneMove>,
     /// Attempts of the group.
     pub attempts: u64,
-    /// When it is tried again, if only time has to pass.
-    pub next_try: Option<Timestamp>,
-    /// What else causes another attempt.
-    pub tried_again: String,
+    /// Changes after which it is tried again, as of a pod that waits.
+    #[serde(default)]
+    pub wakes: Vec<String>,
+    /// Seconds until it is tried even without one.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub next_try_seconds: Option<u64>,
     /// Since when room is held for members that wait for others.
     pub holding_since: Option<Timestamp>,
     /// How long that may last.
@@ -269,15 +273,14 @@ impl Scheduler {
         let reason = held.as_ref().map(NotReady::reason).filter(|_| state != "otherScheduler");
         let waits = matches!(state, "waiting" | "holding");
         let state = if waits && self.never_starts(group) { "tooLarge" } else { state };
-        let tried_again = match (state, self.queue().state(Item::Group(group.clone()))) {
-            ("otherScheduler", _) => "never by this scheduler",
-            ("held", _) => "when the gang or its members change",
-            ("marked", _) => "when no pod carries the mark any more",
-            (_, Some(QueueState::BackOff(_))) => "after its pause",
-            ("tooLarge", Some(QueueState::Parked(..))) => "when a node or a device is added",
-            (_, Some(QueueState::Parked(..))) => "when room, a node or a node daemon appears",
-            (_, Some(QueueState::Active | QueueState::Taken)) => "now",
-            (_, None) => "no attempt is needed",
+        let queued = self.queue().standing(Item::Group(group.clone())).filter(|_| state != "otherScheduler");
+        let wakes = match queued.map(|queued| queued.state) {
+            _ if matches!(state, "held" | "marked") => vec![GANG_CHANGES.to_owned()],
+            // Freed devices are not enough for one that is too large.
+            Some(QueueState::Parked(wake, _)) => {
+                wakes(*wake).into_iter().filter(|when| state != "tooLarge" || !frees(when)).collect()
+            }
+            _ => Vec::new(),
         };
         Some(GangExplanation {
             gang: id.to_string(),
@@ -289,8 +292,8 @@ impl Scheduler {
             root_cause: record.and_then(|record| record.root_cause.clone()).filter(|_| waits),
             one_move: None,
             attempts: progress.attempts,
-            next_try: self.queue().next_try(Item::Group(group.clone()), now),
-            tried_again: tried_again.to_owned(),
+            wakes,
+            next_try_seconds: queued.and_then(next_try).map(|at| at.saturating_sub(now.mono).as_secs()),
             holding_since: progress.holding_since,
             wait_time: go_duration(gang.config().wait),
             members: gang.members().map(|member| self.member_view(member)).collect(),

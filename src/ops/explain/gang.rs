@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use super::verdict::tried_again;
 use crate::view::plain;
 use baton_decide::explain::GangExplanation;
 
@@ -39,12 +40,10 @@ pub fn text(explanation: &GangExplanation, wide: bool) -> String {
     if let Some(found) = &explanation.one_move {
         let _ = writeln!(out, "  one move would help: {found}");
     }
-    if explanation.attempts > 0 {
-        let next = explanation.next_try.map(|at| format!(", at the latest at {at:.0}")).unwrap_or_default();
-        let _ = writeln!(out, "\nAttempts: {}. Tried again: {}{next}.", explanation.attempts, explanation.tried_again);
-    } else {
-        let _ = writeln!(out, "\nNot tried yet. Tried {}.", explanation.tried_again);
-    }
+    let attempts = explanation.attempts;
+    let tried = if attempts > 0 { format!("Attempts: {attempts}.") } else { "Not tried yet.".to_owned() };
+    let again = tried_again(attempts, &explanation.wakes, explanation.next_try_seconds);
+    let _ = writeln!(out, "\n{tried}{}", again.map(|again| format!(" {again}")).unwrap_or_default());
     if let Some(since) = explanation.holding_since {
         let _ = writeln!(out, "It holds room since {since:.0}, for at most {}.", explanation.wait_time);
     }
@@ -76,7 +75,7 @@ mod tests {
             "group": [{"gang": "ml/train", "placed": 2, "needed": 4, "children": 4, "phase": "PreScheduling",
                 "warnings": ["members disagree about mode"]}],
             "rootCause": {"pod": "ml/train-2", "summary": "0/2 nodes: 2 have fewer than 2 free GPUs"},
-            "attempts": 3, "nextTry": "2026-11-22T00:00:05Z", "triedAgain": "when room, a node or a node daemon appears",
+            "attempts": 3, "nextTrySeconds": 288, "wakes": ["a node is added", "a pod leaves its node"],
             "holdingSince": null, "waitTime": "10m0s",
             "members": [{"pod": "ml/train-2", "state": "Pending", "node": null}],
         });
@@ -86,7 +85,7 @@ mod tests {
             "Gang ml/train waits for room and holds nothing.",
             "ml/train   2        4        4      PreScheduling",
             "The first pod without a place is ml/train-2:\n  0/2 nodes: 2 have fewer than 2 free GPUs",
-            "Attempts: 3. Tried again: when room, a node or a node daemon appears, at the latest at 2026-11-22T00:00:05Z.",
+            "Attempts: 3. Tried again when a node is added or a pod leaves its node; at the latest in 4m48s.",
             "What to do: free or add",
             "warning: ml/train: members disagree about mode",
         ] {

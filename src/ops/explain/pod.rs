@@ -8,12 +8,15 @@ use serde::Serialize;
 
 use super::devices::{self, PodHoldings};
 use super::output::{Common, named};
-use super::verdict::{advice, nodes, refusals};
+use super::verdict::{advice, nodes, refusals, tried_again};
 use super::what_if::WhatIfArgs;
 use crate::complete;
 use crate::view::age;
 use baton_contract::PodKey;
 use baton_decide::explain::{Explanation, PodState};
+
+/// What wakes a pod that nothing else does.
+const OWN_CHANGE: &str = "the pod itself, or its gang, changes";
 
 /// Arguments of `baton explain pod`.
 #[derive(Debug, Args)]
@@ -101,43 +104,19 @@ fn text_with(explanation: &Explanation, devices: &PodHoldings, wide: bool) -> St
     if let Some(room) = verdict.room.as_ref().filter(|_| listed_below) {
         let _ = writeln!(out, "  {room}");
     }
-    let next = explanation.next_try_seconds;
-    match state {
-        PodState::Parked if verdict.wakes.is_empty() && explanation.group.is_none() => {
-            out.push_str("\nOnly a change of the pod itself, or of its gang, wakes it.\n");
-        }
-        PodState::Parked => {
-            let latest = next.map(|left| format!("; at the latest in {}", seconds(left))).unwrap_or_default();
-            let _ = writeln!(out, "\nTried again when {}{latest}.", listed(&verdict.wakes));
-        }
-        PodState::BackOff => {
-            let _ = writeln!(out, "\nTried again in {}.", seconds(next.unwrap_or_default()));
-        }
-        _ => {}
+    let (attempts, next) = (u64::from(explanation.attempts), explanation.next_try_seconds);
+    let again = match state {
+        PodState::Parked if verdict.wakes.is_empty() => tried_again(attempts, &[OWN_CHANGE.to_owned()], None),
+        PodState::Parked => tried_again(attempts, &verdict.wakes, next),
+        PodState::BackOff => tried_again(attempts, &[], next.or(Some(0))),
+        _ => None,
+    };
+    if let Some(again) = again {
+        let _ = writeln!(out, "\n{again}");
     }
     advice(&mut out, verdict);
     if wide {
         nodes(&mut out, verdict);
     }
     out
-}
-
-/// `a`, `a or b`, `a, b or c`.
-fn listed(words: &[String]) -> String {
-    match words {
-        [] => "something changes".to_owned(),
-        [one] => one.clone(),
-        [first @ .., last] => format!("{} or {last}", first.join(", ")),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_wakes_a_pod_reads_as_a_sentence() {
-        let words = ["a".to_owned(), "b".to_owned(), "c".to_owned()];
-        assert_eq!((listed(&words[..1]), listed(&words)), ("a".to_owned(), "a, b or c".to_owned()));
-    }
 }

@@ -1,8 +1,9 @@
-//! A verdict as text: refusing rules, advice, nodes and their devices.
+//! A verdict as text: refusing rules, when it is tried again, advice, nodes and their devices.
 
 use std::fmt::Write;
+use std::time::Duration;
 
-use crate::view::plain;
+use crate::view::{age, plain};
 use baton_decide::explain::{DeviceDetail, PodVerdict, on_nodes};
 
 /// Each reason once, with its nodes, and the node that is nearest. The rules are named beside each node.
@@ -22,6 +23,27 @@ pub(super) fn refusals(out: &mut String, verdict: &PodVerdict) {
     }
     if let Some(nearest) = &verdict.nearest {
         let _ = writeln!(out, "  Nearest: {nearest}.");
+    }
+}
+
+/// When a pod or a gang that waits is tried again: `Tried again when a node is added; at the latest in 5m0s.`
+pub(super) fn tried_again(attempts: u64, wakes: &[String], next_try_seconds: Option<u64>) -> Option<String> {
+    let seconds = |left| age(Duration::from_secs(left));
+    let when = match (wakes, next_try_seconds) {
+        ([], None) => return None,
+        ([], Some(0)) => "now".to_owned(),
+        ([], Some(left)) => format!("in {}", seconds(left)),
+        (wakes, None) => format!("when {}", listed(wakes)),
+        (wakes, Some(left)) => format!("when {}; at the latest in {}", listed(wakes), seconds(left)),
+    };
+    Some(format!("Tried {}{when}.", if attempts > 0 { "again " } else { "" }))
+}
+
+/// `a`, `a or b`, `a, b or c`.
+fn listed(words: &[String]) -> String {
+    match words {
+        [first @ .., last] if !first.is_empty() => format!("{} or {last}", first.join(", ")),
+        words => words.concat(),
     }
 }
 
@@ -72,5 +94,23 @@ pub(super) fn nodes(out: &mut String, verdict: &PodVerdict) {
     }
     if !rows.is_empty() {
         let _ = write!(out, "\n{}", plain(&["NODE OR DEVICE", "VERDICT OR ID", "HEALTH", "FREE", "HELD BY"], rows));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pods_and_gangs_say_in_one_sentence_when_they_are_tried_again() {
+        let words = ["a", "b", "c"].map(str::to_owned);
+        let said = |attempts, wakes: usize, next| tried_again(attempts, &words[..wakes], next).unwrap_or_default();
+        assert_eq!(said(1, 1, None), "Tried again when a.");
+        assert_eq!(said(1, 2, Some(300)), "Tried again when a or b; at the latest in 5m0s.");
+        assert_eq!(said(0, 3, None), "Tried when a, b or c.");
+        assert_eq!(
+            [said(1, 0, Some(5)), said(1, 0, Some(0)), said(1, 0, None)],
+            ["Tried again in 5s.", "Tried again now.", ""]
+        );
     }
 }

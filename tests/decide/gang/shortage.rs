@@ -1,7 +1,7 @@
 //! The sentence of a gang that waits: its numbers are those that anybody can count.
 
 use baton::contract::gang::GangId;
-use baton::contract::key;
+use baton::contract::{PodKey, key};
 use baton::decide::world::gangs::MemberState;
 
 use crate::dice::Dice;
@@ -107,6 +107,24 @@ fn a_gang_that_the_empty_cluster_has_no_room_for_is_told_that_it_never_starts() 
     assert!(advice.starts_with("add nodes, ask for less per member"), "{advice}");
     let (said, advice) = explained(&waiting(2));
     assert!(!said.contains("never") && advice.contains("nothing else needs to be done"), "{said} {advice}");
+}
+
+#[test]
+fn a_gang_and_its_members_say_alike_when_they_are_tried_again() {
+    // Two members start when the other pod leaves; there is never room for three.
+    for (count, frees) in [(2, true), (3, false)] {
+        let mut gangs = gangs();
+        node(&mut gangs, "n", 8);
+        node(&mut gangs, "m", 8);
+        fill(&mut gangs, "n", "a", 8);
+        waits(&mut gangs, count, 6);
+        let (id, now) = (GangId::new("ml", "big").unwrap(), gangs.cluster.moment());
+        let gang = gangs.cluster.scheduler.explain_gang(&id, now).unwrap();
+        let member = gangs.cluster.explain(&PodKey::new("ml", "big-0")).unwrap();
+        assert!(gang.wakes == member.verdict.wakes && !gang.wakes.is_empty(), "{gang:?} {member:?}");
+        assert!(gang.next_try_seconds == member.next_try_seconds && gang.next_try_seconds.is_some(), "{gang:?}");
+        assert_eq!(gang.wakes.iter().any(|when| when == "a pod leaves its node"), frees, "{gang:?}");
+    }
 }
 
 #[test]

@@ -365,7 +365,7 @@ fn a_member_is_explained_by_what_its_gang_lacks_whoever_came_first() {
             reported.contains("gang ml/g: 0 of 2 placed") && reported.contains("by itself: would go to node n"),
             "{reported}"
         );
-        assert!(!reported.contains("Only a change of the pod itself"), "{reported}");
+        assert!(!reported.contains("the pod itself, or its gang, changes"), "{reported}");
     }
     let report = cluster.queue_report();
     let names: Vec<&str> = report.items.iter().map(|item| &*item.name).collect();

@@ -93,6 +93,9 @@ export function withCommands(text) {
   });
 }
 
+/** A list below its title; nothing where it is empty. */
+export const items = (title, texts) => (texts?.length ? [h('h3', {}, title), h('ul', {}, texts.map((text) => h('li', {}, withCommands(text))))] : []);
+
 /** A link to the graphs of a node, or of one of its GPUs; the text alone without `--grafana-url`. */
 export function graphs(text, node, { device = '$__all', index = '$__all', id = '$__all' } = {}) {
   const values = { node, device, gpu: index, uuid: id };

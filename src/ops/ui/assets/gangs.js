@@ -1,7 +1,7 @@
 // Gangs: how many members are bound, reserved, pending or not created, and what holds a gang back.
 
 import { about, table } from './store.js';
-import { age, aged, ask, grid, h, keep, line, oneMove, setAge, setText, withCommands } from './dom.js';
+import { age, aged, ask, grid, h, items, keep, line, oneMove, setAge, setText, withCommands } from './dom.js';
 
 const MOST = 500;
 
@@ -22,7 +22,7 @@ export function gangAnswer(answer) {
     answer.advice && answer.advice !== 'nothing' ? h('p', {}, h('b', {}, 'What helps: '), withCommands(answer.advice)) : '',
     oneMove(answer).map((move) => h('p', {}, h('b', {}, 'One move would help: '), move)),
     (answer.group ?? []).flatMap((gang) => (gang.warnings ?? []).map((warning) => h('p', { class: 'wrong' }, `${gang.gang}: ${warning}`))),
-    h('p', { class: 'dim' }, `Tried again: ${answer.triedAgain}.`),
+    items('What would wake it', answer.wakes),
     h('details', {}, h('summary', {}, `Members (${members.length})`), h('ul', {}, members)),
   ].flat().filter((part) => part !== '');
 }

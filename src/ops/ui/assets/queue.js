@@ -1,7 +1,7 @@
 // The queue in its order. A row opens: why it waits, which node is nearest, what would help.
 
 import { about, waiting } from './store.js';
-import { age, aged, ask, grid, h, keep, line, oneMove, setAge, setText, withCommands } from './dom.js';
+import { age, aged, ask, grid, h, items, keep, line, oneMove, setAge, setText } from './dom.js';
 import { gangAnswer } from './gangs.js';
 
 const MOST = 500; // rows in the document
@@ -17,8 +17,6 @@ const words = {
   backOff: 'backs off',
   parked: 'parked',
 };
-
-const items = (title, texts) => (texts?.length ? [h('h3', {}, title), h('ul', {}, texts.map((text) => h('li', {}, withCommands(text))))] : []);
 
 /** `2 nodes have no free GPU`, as `baton explain` words it. */
 function onNodes(count, reason) {
