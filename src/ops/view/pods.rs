@@ -8,6 +8,7 @@ use super::daemons;
 use super::locks::{self, LockRow, LockState};
 use super::snapshot::{Notes, Rules, Snapshot};
 use super::table::{Row, RowId};
+use super::usage::amounts;
 use baton_contract::allocation::Entries;
 use baton_contract::inventory::{DeviceInfo, device_names};
 use baton_contract::{AgentStatus, DeviceAllocation, DeviceEntry, LeavingPod, PodUid, key};
@@ -37,6 +38,9 @@ pub struct PodRow {
     pub wants: BTreeMap<String, i64>,
     /// Ids by device type, from the assignment: of a pod that has ended, what it had.
     pub devices: BTreeMap<String, Vec<String>>,
+    /// How much of devices that is, in words.
+    #[serde(skip)]
+    amounts: String,
     /// It has ended, and nothing of it uses them.
     #[serde(skip)]
     had: bool,
@@ -92,6 +96,7 @@ fn leaving(snapshot: &Snapshot, namespace: Option<&str>) -> impl Iterator<Item =
             node: Some(node),
             phase: "Leaving".to_owned(),
             wants: BTreeMap::new(),
+            amounts: amounts(&held),
             devices: ids(held),
             had: false,
             holds_lock: false,
@@ -149,7 +154,8 @@ fn row(
     let problem = otherwise.or(bad).or(failed).or(refused).or(hint);
     let held = holders.get(pod.pod.uid.as_str());
     let problem = problem.or(lost).or(unassigned).or_else(|| held.cloned().flatten()).or_else(|| waits(pod, notes));
-    let devices = ids(assigned.ok().flatten().map(|allocation| allocation.devices).unwrap_or_default());
+    let devices = assigned.ok().flatten().map(|allocation| allocation.devices).unwrap_or_default();
+    let (amounts, devices) = (amounts(&devices), ids(devices));
     let problem = problem.or_else(|| faults(pod, &devices, snapshot));
     PodRow {
         namespace: pod.pod.key.namespace.to_string(),
@@ -159,6 +165,7 @@ fn row(
         phase: phase(pod).to_owned(),
         wants: pod.wanted().into_iter().map(|(name, amount)| (name.into(), amount)).collect(),
         devices,
+        amounts,
         had,
         holds_lock: held.is_some(),
         refused: pod.containers.iter().any(|container| container.request.is_err()),
@@ -222,8 +229,7 @@ impl Row for PodRow {
         let bare = |name: &str| name.strip_prefix("koordinator.sh/").unwrap_or(name).to_owned();
         let wants = self.wants.iter().map(|(name, amount)| format!("{}={amount}", bare(name)));
         let wants: Vec<String> = wants.chain(self.refused.then(|| "not valid".to_owned())).collect();
-        let counts: Vec<String> = self.devices.iter().map(|(kind, ids)| format!("{} {kind}", ids.len())).collect();
-        let had = if self.had && !counts.is_empty() { "had " } else { "" };
+        let had = if self.had && !self.amounts.is_empty() { "had " } else { "" };
         let ids: Vec<String> = self.devices.values().flatten().cloned().collect();
         vec![
             self.namespace.clone(),
@@ -231,7 +237,7 @@ impl Row for PodRow {
             self.phase.clone(),
             self.node.clone().unwrap_or_default(),
             wants.join(", "),
-            had.to_owned() + &counts.join(", "),
+            had.to_owned() + &self.amounts,
             if self.holds_lock { "held".to_owned() } else { String::new() },
             self.problem.clone().unwrap_or_default(),
             ids.join(","),
@@ -340,10 +346,13 @@ mod tests {
         device.conditions[0].reason = "NicAway".to_owned();
         assert_eq!(problem(&cluster), None, "its own pod has it");
         let cells = |cluster: &Snapshot| rows(cluster, None, &Rules::default())[0].cells()[5].clone();
-        for (phase, shown) in [(Phase::Running, "1 gpu"), (Phase::Succeeded, "had 1 gpu"), (Phase::Running, "1 gpu")] {
+        for (phase, shown) in [(Phase::Running, "1 GPU"), (Phase::Succeeded, "had 1 GPU"), (Phase::Running, "1 GPU")] {
             cluster.pods.values_mut().next().unwrap().phase = phase;
             assert_eq!(cells(&cluster), shown);
         }
+        let half = r#"{"gpu":[{"minor":0,"id":"GPU-a0","resources":{"koordinator.sh/gpu-core":"50"}}]}"#;
+        cluster.pods.values_mut().next().unwrap().assignment.device_allocated = Some(half.into());
+        assert_eq!(cells(&cluster), "50% of a GPU");
         cluster.pods.values_mut().next().unwrap().assignment.device_allocated = Some("{".into());
         assert!(problem(&cluster).unwrap().contains("device-allocated"));
         cluster.pods.values_mut().next().unwrap().assignment.device_allocated = None;

@@ -1,12 +1,14 @@
 //! Which pods hold which devices: by their assignments, by the node daemons' word where that differs, and by what the Device object
 //! says of pods without one.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use serde::Serialize;
 
 use super::snapshot::Snapshot;
+use crate::say::amount;
 use baton_cluster::agent_lease::LightLease;
 use baton_contract::allocation::Entries;
 use baton_contract::inventory::Device;
@@ -110,8 +112,48 @@ pub fn entries_of(snapshot: &Snapshot, pod: &HandoffPod) -> Entries {
     held_by(pod, lease.and_then(LightLease::status).and_then(|status| status.exceptions).as_ref())
 }
 
+/// Devices in the words of requests: `2 GPUs, 50% of a GPU, 1 NIC`.
+pub fn amounts(devices: &Entries) -> String {
+    let mut counts = BTreeMap::<(&DeviceType, Reverse<i64>), usize>::new();
+    for (kind, entries) in devices {
+        entries.iter().for_each(|entry| *counts.entry((kind, Reverse(percent(entry)))).or_default() += 1);
+    }
+    let words = |((kind, Reverse(percent)), count): ((&DeviceType, Reverse<i64>), usize)| {
+        let what = match kind {
+            DeviceType::Gpu => "GPU",
+            DeviceType::Rdma => "NIC",
+            DeviceType::Other(name) => name,
+        };
+        match (percent, count) {
+            (key::WHOLE.., count) => amount(count, what),
+            (percent, 1) => format!("{percent}% of a {what}"),
+            (percent, count) => format!("{count} × {percent}% of a {what}"),
+        }
+    };
+    counts.into_iter().map(words).collect::<Vec<_>>().join(", ")
+}
+
 /// An entry without a known amount (MIG) is the whole device.
 pub fn percent(entry: &DeviceEntry) -> i64 {
     let amounts = [key::GPU_CORE, key::GPU_MEMORY_RATIO, key::RDMA].map(|name| entry.amount(name));
     amounts.into_iter().max().filter(|most| *most > 0).unwrap_or(key::WHOLE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_are_counted_and_parts_of_them_said_as_parts() {
+        let said = |text: &str| amounts(&baton_contract::DeviceAllocation::parse(text).unwrap().devices);
+        let part = |minor: i32, core: i64| {
+            format!(r#"{{"minor":{minor},"id":"GPU-{minor}","resources":{{"koordinator.sh/gpu-core":"{core}"}}}}"#)
+        };
+        let nic = r#"{"minor":0,"id":"0000:10:00.0","resources":{"koordinator.sh/rdma":"100"}}"#;
+        let gpus = [part(0, 100), part(1, 50), part(2, 100)].join(",");
+        assert_eq!(said(&format!(r#"{{"gpu":[{gpus}],"rdma":[{nic}]}}"#)), "2 GPUs, 50% of a GPU, 1 NIC");
+        let halves = [part(0, 50), part(1, 50)].join(",");
+        assert_eq!(said(&format!(r#"{{"gpu":[{halves}]}}"#)), "2 × 50% of a GPU");
+        assert_eq!(said("{}"), "");
+    }
 }
