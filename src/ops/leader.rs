@@ -122,7 +122,7 @@ impl LeaderClient {
         let looking = live::patiently(looking, || format!("looking for the scheduler in namespace {namespace}"));
         let (pods, lease) = looking.await;
         let list = format!("list pods in namespace {namespace}");
-        let mut pods = pods.map_err(|error| live::cannot(&list, error)).context(how)?.items;
+        let mut pods = pods.map_err(|error| live::cannot_in(namespace, &list, error)).context(how)?.items;
         // Without the Lease every pod may be the one.
         let holder = lease.ok().flatten().and_then(|lease| lease.spec?.holder_identity).unwrap_or_default();
         pods.sort_by_key(|pod| !holds(pod, &holder));
@@ -173,7 +173,8 @@ impl LeaderClient {
         }
         let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
         let params = ListParams::default().labels(NODE_LABELS).fields(&format!("spec.nodeName={node}"));
-        let pods = pods.list(&params).await.with_context(|| format!("cannot look for the node daemon of {node}"))?;
+        let look = format!("look for the node daemon of {node}");
+        let pods = pods.list(&params).await.map_err(|error| live::cannot_in(namespace, &look, error))?;
         let runs = |pod: &&Pod| pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Running");
         let pod = pods.items.iter().find(runs);
         let pod = pod.ok_or_else(|| anyhow!("no pod in namespace {namespace} runs the node daemon of {node}"))?;

@@ -134,11 +134,27 @@ where
     patiently(reading, || format!("reading {what}: {} so far", read.load(Ordering::Relaxed))).await
 }
 
+/// What gives a user the rights of most commands: outside of `baton-system`, names of ClusterRoles end in the namespace.
+pub const LACKS_RIGHTS: &str = "this user may not: `kubectl create clusterrolebinding NAME --clusterrole=baton-operator --user=USER` gives the rights \
+                                of get, audit, cordon and drain (baton-operator-NAMESPACE where Baton is not in baton-system; docs/operate.md)";
+
 /// After a refusal the user needs rights; without an answer the server has to be found.
 pub fn cannot(what: &str, error: kube::Error) -> anyhow::Error {
+    hinted(what, LACKS_RIGHTS, error)
+}
+
+/// The same of a request that takes no right outside of the daemons' `namespace`.
+pub fn cannot_in(namespace: &str, what: &str, error: kube::Error) -> anyhow::Error {
+    let hint = format!(
+        "this user may not: `kubectl -n {namespace} create rolebinding NAME --role=baton-operator --user=USER` gives the rights to ask the daemons"
+    );
+    hinted(what, &hint, error)
+}
+
+fn hinted(what: &str, lacks_rights: &str, error: kube::Error) -> anyhow::Error {
     let hint = match status_code(&error) {
         Some(401) => "the API server does not accept these credentials",
-        Some(403) => "this user may not; docs/operate.md lists the rights that the command needs",
+        Some(403) => lacks_rights,
         Some(_) => "the API server refuses",
         None if matches!(error, kube::Error::SerdeError(_)) => "an object there cannot be read",
         None => "is the API server reachable?",
@@ -162,6 +178,16 @@ pub async fn patiently<T>(work: impl Future<Output = T>, what: impl Fn() -> Stri
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_lacks_a_right_reads_which_role_has_it_and_how_to_bind_it() {
+        let refused = || kube::Error::Api(kube::core::Status::failure("no", "Forbidden").with_code(403).boxed());
+        let everywhere = cannot("list nodes", refused()).to_string();
+        let words = "cannot list nodes; this user may not: `kubectl create clusterrolebinding NAME --clusterrole=baton-operator --user=USER`";
+        assert!(everywhere.starts_with(words), "{everywhere}");
+        let asks = cannot_in("gpu", "list pods", refused()).to_string();
+        assert!(asks.contains("`kubectl -n gpu create rolebinding NAME --role=baton-operator --user=USER`"), "{asks}");
+    }
 
     #[test]
     fn daemons_of_another_namespace_are_found() {

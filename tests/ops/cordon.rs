@@ -245,6 +245,10 @@ async fn a_user_without_the_rights_is_told_which_are_missing() {
         assert_eq!(code, Some(1), "{args:?}: {said}");
         says(&said, &["eve", "forbidden"]);
     }
+    let (_, said) = cluster.by(&cluster.eve, &["get", "devices"]).await;
+    says(&said, &["`kubectl create clusterrolebinding NAME --clusterrole=baton-operator --user=USER`"]);
+    let (_, said) = cluster.by(&cluster.eve, &["get", "queue"]).await;
+    says(&said, &["`kubectl -n baton-system create rolebinding NAME --role=baton-operator --user=USER`"]);
     // Baton's own view role lets people look and not touch.
     let (code, said) = cluster.by(&cluster.ada, &["get", "queue"]).await;
     assert_eq!(code, Some(1), "{said}");

@@ -171,10 +171,8 @@ impl CordonTarget {
             let before = cordons.of(self.id.as_str(), None, clock::wall()).cloned();
             let outcome = change(&mut cordons, before);
             let written = write_cordons(&self.devices, &self.object, &cordons).await.map_err(|error| {
-                let hint = match status_code(&error) {
-                    Some(403) => "; this user may not: ClusterRole baton-operator has the right",
-                    _ => "",
-                };
+                let hint =
+                    if status_code(&error) == Some(403) { format!("; {}", live::LACKS_RIGHTS) } else { String::new() };
                 anyhow!("cannot write the Device object of node {}: {}{hint}", self.node, said(&error))
             })?;
             if written == CordonWrite::Done {
