@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::explain::taken_over;
 use crate::lock::{DaemonState, LockAge};
 use crate::world::{holds_otherwise, without_devices};
 use baton_contract::{DeviceId, LockRead, key};
@@ -190,11 +191,8 @@ impl std::fmt::Display for Violation {
             ),
             Self::MalformedLock { node, value } => {
                 let whose = LockRead::parse(Some(value)).whose().unwrap_or_default();
-                write!(
-                    f,
-                    "node {node} is locked by {whose}; it is taken over once a scheduler has seen it unchanged for --node-lock-expiry: \
-                     `baton get locks -o wide` says when, and what to do"
-                )
+                let end = taken_over("unchanged after --node-lock-expiry");
+                write!(f, "node {node} is locked by {whose}; {end}: `baton get locks` says when, and what to do")
             }
             Self::Lock { node, value, holder, seconds, why } => {
                 let value = holder.as_deref().map(str::to_owned).or_else(|| LockRead::parse(Some(value)).whose());

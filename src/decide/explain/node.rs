@@ -67,7 +67,7 @@ impl Scheduler {
             Some(age) => format!("held by {whose}, {age}"),
             None => whose,
         });
-        let end = lock_end(self.scene(now), node).map(|at| format!("; taken over at {at:.0} if it still stands"));
+        let end = lock_end(self.scene(now), node).map(|at| format!("; {}", taken_over(&format!("at {at:.0}"))));
         let lock = lock.map(|lock| lock + &end.unwrap_or_default());
         let mut queue: Vec<_> = self.binder().attempts().values().filter(|attempt| attempt.node == id).collect();
         queue.sort_by_key(|attempt| (attempt.since, &attempt.pod.key));
@@ -98,6 +98,12 @@ impl Scheduler {
         let kept = || node.kept_for.as_ref().map(|name| (format!("it is kept for {name}"), Help::Rule));
         closed(node, wall).or_else(|| by_rule().or_else(kept).filter(|_| lists))
     }
+}
+
+/// When a lock goes that no pod ends, in the words of the condition of the pods that wait for it. `when`: `at 2026-11-21T02:21:40Z`, or
+/// `unchanged after 5m` for who does not know since when it stands.
+pub fn taken_over(when: &str) -> String {
+    format!("if it still stands {when}, it is taken over")
 }
 
 /// Its lock stands until something is done or it is taken over: no new pod with devices comes meanwhile.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use jiff::SignedDuration;
 
-use crate::bind::{BindAttempt, BindPhase};
+use crate::bind::{BindAttempt, BindPhase, lock_end};
 use crate::core::placing::enter_nominated;
 use crate::core::preemption::Nomination;
 use crate::core::queue::{Item, QueueState, Standing};
@@ -24,6 +24,7 @@ use baton_contract::{LeavingPod, PodKey};
 
 use super::answer::{Explanation, PodState, PodVerdict, RatedNode, Rating};
 use super::judged::{NodeJudgements, frees, judge_all, wakes};
+use super::node::taken_over;
 
 /// For pods that wait for a node's lock.
 const LOCK_ADVICE: &str = "Usually nothing: the lock is free again when the pod that holds it has its devices. `baton get locks` shows the holder, \
@@ -363,10 +364,14 @@ impl Scheduler {
             node.lock.read.named().is_none() && self.world().holder(node, now.wall) == Some(HolderState::Unknown)
         };
         match node.filter(nameless) {
-            Some(Node { name, .. }) => format!(
-                "No pod holds the lock: wait until it is taken over, or find out what wrote it, and remove it by the command that \
-                 `baton get locks {name}` prints"
-            ),
+            Some(node) => {
+                let end = lock_end(self.scene(now), node).map(|at| taken_over(&format!("at {at:.0}")));
+                format!(
+                    "No pod holds the lock: {}; or find out what wrote it, and remove it by the command that `baton get locks {}` prints",
+                    end.as_deref().unwrap_or("it is about to be taken over"),
+                    node.name
+                )
+            }
             None => match delay.filter(|delay| delay.judge() >= Delay::Stuck) {
                 Some(delay) => format!("Look at what keeps {} from its devices: `{}`", delay.holder, delay.look()),
                 None => match node.and_then(|node| Some((node, self.world().bare_holder(node, now.wall)?))) {

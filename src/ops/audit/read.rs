@@ -509,5 +509,9 @@ mod tests {
         let ahead = found(vec![node("node-a", Some("2026-11-21T02:46:00Z,ml,a,uid-a"))], vec![]).join("\n");
         let words = "node node-a is locked by ml/a with a time 600 s in the future: a clock is wrong";
         assert!(ahead.starts_with(words), "{ahead}");
+        let mine = found(vec![node("node-a", Some("mine"))], vec![]).join("\n");
+        let words =
+            "\"mine\", which names no pod; if it still stands unchanged after --node-lock-expiry, it is taken over";
+        assert!(mine.contains(words), "{mine}");
     }
 }

@@ -12,7 +12,7 @@ use baton_cluster::agent_lease::LightLease;
 use baton_cluster::node::LightNode;
 use baton_contract::word::word_enum;
 use baton_contract::{AgentStatus, LockRead};
-use baton_decide::explain::QueueReport;
+use baton_decide::explain::{QueueReport, taken_over};
 use baton_decide::lock::{BoundHolder, Delay, HolderState, LockAge, LockDelay, stands};
 use baton_decide::world::without_devices;
 
@@ -112,19 +112,16 @@ pub(super) fn of_node(snapshot: &Snapshot, rules: &Rules, said: &QueueReport, no
     let daemon = daemons::state(snapshot, object, agent.as_ref());
     let waits = live.filter(|_| state == LockState::Held);
     let delay = waits.zip(age).map(|(pod, age)| LockDelay { node, holder: &pod.key, age, daemon });
+    let unchanged = || format!("unchanged after {}", humantime::format_duration(rules.expiry));
+    let end = taken_over(&ends.map_or_else(unchanged, |at| format!("at {at:.0}")));
     let advice = match (state, holder) {
         (LockState::Binding, _) => match age.map(LockAge::judge) {
             Some(Delay::Stuck) => format!(
-                "stuck: {} left it unbound: is it running? A scheduler of Baton resumes or releases it within a minute; that of another \
-                 one is taken over once it has not changed for {}",
+                "stuck: {} left it unbound: is it running? A scheduler of Baton resumes or releases it within a minute; \
+                 otherwise, {end}",
                 live.and_then(|pod| snapshot.pods.get(&pod.key)).map_or("its scheduler", |pod| &pod.scheduler_name),
-                humantime::format_duration(rules.expiry)
             ),
-            Some(Delay::Ahead) => format!(
-                "its time is in the future: {}; taken over once a scheduler has seen it unchanged for {}",
-                LockAge::AHEAD,
-                humantime::format_duration(rules.expiry)
-            ),
+            Some(Delay::Ahead) => format!("its time is in the future: {}; {end}", LockAge::AHEAD),
             Some(Delay::Slow) => "slow: its bind is in flight, usually for less than 2 s".to_owned(),
             Some(Delay::Usual) | None => "normal: its bind is in flight".to_owned(),
         },
@@ -152,11 +149,7 @@ pub(super) fn of_node(snapshot: &Snapshot, rules: &Rules, said: &QueueReport, no
         (_, HolderState::Gone(reason)) => {
             format!("holder {reason}: the next bind takes it over, or: {}", remove(object, key))
         }
-        _ => {
-            let after = || format!("after {} unchanged", humantime::format_duration(rules.expiry));
-            let when = ends.map_or_else(after, |at| format!("at {at:.0} if it still stands"));
-            format!("taken over {when}, or: {}", remove(object, key))
-        }
+        _ => format!("{end}, or: {}", remove(object, key)),
     };
     let pod = live.map(|pod| &pod.key).or_else(|| named.map(|named| &named.pod)).map(ToString::to_string);
     Some(LockRow {
@@ -204,7 +197,8 @@ impl LockRow {
     /// What `explain node` says of it.
     pub fn sentence(&self) -> String {
         let mark = self.mark().filter(|_| self.state != LockState::Held).map(|mark| format!(" ({mark})"));
-        format!("held by {}{}: {}", self.whose(), mark.unwrap_or_default(), self.advice)
+        let held = if self.holder.is_some() { "held by " } else { "" };
+        format!("{held}{}{}: {}", self.whose(), mark.unwrap_or_default(), self.advice)
     }
 
     /// `ml/train for 3s`, `ml/train with a time 2h0m in the future`, `"mine", which names no pod`.
@@ -311,10 +305,13 @@ mod tests {
         let unheard = expires(Vec::new());
         assert_eq!(unheard[0].0, "2026-11-21T02:40:12Z");
         assert_eq!((&*unheard[1].0, &*unheard[2].0), ("", ""), "dangling, and without a time");
-        assert!(unheard[2].1.starts_with("taken over after 5m unchanged, or: "), "{unheard:?}");
+        assert!(
+            unheard[2].1.starts_with("if it still stands unchanged after 5m, it is taken over, or: "),
+            "{unheard:?}"
+        );
         let heard = expires(vec![end("node-c", "yes"), end("node-a", "of before")]);
         assert_eq!((&*heard[0].0, &*heard[2].0), ("2026-11-21T02:40:12Z", "2026-11-21T02:41:00Z"));
-        let words = "taken over at 2026-11-21T02:41:00Z if it still stands, or: kubectl annotate";
+        let words = "if it still stands at 2026-11-21T02:41:00Z, it is taken over, or: kubectl annotate";
         assert!(heard[2].1.starts_with(words), "{heard:?}");
     }
 

@@ -618,7 +618,7 @@ fn a_lock_without_a_readable_holder_is_shown_with_the_time_of_its_takeover() {
         );
         assert_eq!(waits(&cluster, "a"), Some(("WaitingForNodeLock", text)), "{lock}");
         let node = cluster.scheduler.explain_node("n", cluster.moment()).unwrap().lock.unwrap();
-        assert!(node.ends_with(&format!("; taken over at 2026-11-21T{end}Z if it still stands")), "{node}");
+        assert!(node.ends_with(&format!("; if it still stands at 2026-11-21T{end}Z, it is taken over")), "{node}");
         let ends = cluster.queue_report().locks;
         assert_eq!((&*ends[0].node, format!("{:.0}", ends[0].at)), ("n", format!("2026-11-21T{end}Z")));
         cluster.wait(300);
