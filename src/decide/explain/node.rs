@@ -6,7 +6,7 @@ use crate::bind::lock_end;
 use crate::core::rules::plugins::device_fit::{another_driver, unknown_holders};
 use crate::core::timers::Moment;
 use crate::help::Help;
-use crate::lock::{BoundHolder, HolderState, stands};
+use crate::lock::{BoundHolder, DaemonState, HolderState, stands};
 use crate::scheduler::Scheduler;
 use crate::world::spec::TaintEffect;
 use crate::world::{Node, NodeFacts, Place, Stock, World};
@@ -80,7 +80,7 @@ impl Scheduler {
             message,
             taints,
             not_given: not_given.into_iter().filter(|_| refusal.is_none()).collect(),
-            advice: refusal.and_then(|(_, help)| by_help(help)).map(|advice| advice.replace(NODE, &node.name)),
+            advice: refusal.and_then(|(_, help)| advice(help, node.daemon(now.wall))).map(|of| of.replace(NODE, name)),
             kept_for: node.kept_for.as_ref().map(ToString::to_string),
             suspect: node.suspect().filter(|(_, heeded)| !heeded).map(|(suspect, _)| suspect.message.to_string()),
             lock,
@@ -98,6 +98,13 @@ impl Scheduler {
         let kept = || node.kept_for.as_ref().map(|name| (format!("it is kept for {name}"), Help::Rule));
         closed(node, wall).or_else(|| by_rule().or_else(kept).filter(|_| lists))
     }
+}
+
+/// What may help a node whose daemon is in this state: where its kubelet is away and there is no daemon, the kubelet comes first.
+fn advice(help: Help, daemon: DaemonState) -> Option<String> {
+    let first = by_help(help)?;
+    let then = by_help(daemon.help()).filter(|_| help == Help::Kubelet && daemon == DaemonState::Missing);
+    Some(then.map_or_else(|| first.to_owned(), |then| format!("{first}. {then}")))
 }
 
 /// When a lock goes that no pod ends, in the words of the condition of the pods that wait for it. `when`: `at 2026-11-21T02:21:40Z`, or
@@ -139,7 +146,14 @@ fn out_of_use(devices: &[DeviceDetail]) -> String {
 /// The same by the node alone.
 pub(super) fn closed(node: &Node, wall: Timestamp) -> Option<(String, Help)> {
     let daemon = node.daemon(wall);
-    let fault = || daemon.fault(&node.name).filter(|_| !daemon.serves()).map(|fault| (fault, daemon.help()));
+    let fault = || match daemon.fault(&node.name).filter(|_| !daemon.serves())? {
+        // A daemon that was never there could not start either.
+        fault if daemon == DaemonState::Missing && node.facts.as_ref().is_some_and(|facts| facts.not_ready) => {
+            let kubelet = DaemonState::KubeletAway;
+            Some((format!("{}; {fault}", kubelet.fault(&node.name)?), kubelet.help()))
+        }
+        fault => Some((fault, daemon.help())),
+    };
     let say = |text: &str, help| Some((text.to_owned(), help));
     if node.facts.is_none() {
         return say("there is no Node object of this name; what is left of it is deleted with it", Help::Rule);

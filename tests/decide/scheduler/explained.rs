@@ -514,6 +514,26 @@ fn a_node_is_explained_by_what_is_free_or_by_what_keeps_pods_away() {
 }
 
 #[test]
+fn of_a_node_that_is_not_ready_and_has_no_daemon_the_kubelet_comes_first() {
+    let mut cluster = TestScheduler::new();
+    cluster.plain_node("n", 2);
+    let said = |cluster: &TestScheduler| {
+        let answer = cluster.scheduler.explain_node("n", cluster.moment()).unwrap();
+        (answer.message, answer.advice.unwrap())
+    };
+    let (message, advice) = said(&cluster);
+    assert!(
+        message.ends_with(": no node daemon has reported from n") && advice.starts_with("The node daemon is missing")
+    );
+    cluster.change_node("n", |facts| facts.not_ready = true);
+    let (message, advice) = said(&cluster);
+    let both = "the kubelet of n is away or not well: the Node is not Ready; no node daemon has reported from n";
+    assert!(message.ends_with(both), "{message}");
+    let daemon = advice.find("The node daemon is missing").unwrap();
+    assert!(advice.find("`systemctl status kubelet`").unwrap() < daemon, "{advice}");
+}
+
+#[test]
 fn a_served_pod_says_when_and_how_long_the_lock_stood_for_it() {
     let mut cluster = TestScheduler::new();
     cluster.node("n", 8);
