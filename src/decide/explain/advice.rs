@@ -3,9 +3,14 @@
 use crate::core::rules::plugins::{self, node_affinity, resources_fit};
 use crate::help::Help;
 
-/// What may help; `None` where the reason itself says it. `named`: the pod goes to nodes of given names alone.
-pub(super) fn advice(rule: &str, help: Help, named: bool) -> Option<&'static str> {
+/// What may help; `None` where the reason itself says it. `named`: the pod goes to nodes of given names alone. `away`: devices of nodes
+/// that are too small are out of service.
+pub(super) fn advice(rule: &str, help: Help, named: bool, away: bool) -> Option<&'static str> {
     let own = match help {
+        Help::LargerNode if away && !named => Some(
+            "A pod runs on one node, and those nodes are too small for it even when they are empty: ask for less per pod, bring back devices that \
+             are out of service (`baton get devices`), or add larger nodes",
+        ),
         _ if !named => None,
         // Other nodes are not meant, and a name that no node has is said apart.
         Help::Rule if rule == node_affinity::NAME => return None,
@@ -13,9 +18,12 @@ pub(super) fn advice(rule: &str, help: Help, named: bool) -> Option<&'static str
             "The pod goes to no other node: wait for pods to end there, ask for less, or let it go elsewhere: `baton get nodes` shows what is \
              free, `baton get devices` which pod holds which device",
         ),
-        Help::LargerNode => Some(
+        Help::LargerNode if away => Some(
             "The pod goes to no other node, and that one is too small for it even when it is empty: ask for less, bring back devices that are out \
              of service (`baton get devices`), or let it go elsewhere",
+        ),
+        Help::LargerNode => Some(
+            "The pod goes to no other node, and that one is too small for it even when it is empty: ask for less, or let it go elsewhere",
         ),
         Help::Rule if rule == resources_fit::NAME => Some(
             "The pod goes to no other node: ask for less, or wait for pods to end there: `kubectl describe node` shows what is requested",
@@ -75,8 +83,7 @@ pub(super) fn by_help(help: Help) -> Option<&'static str> {
              holds which device"
         }
         Help::LargerNode => {
-            "A pod runs on one node, and those nodes are too small for it even when they are empty: ask for less per pod, bring back devices that \
-             are out of service (`baton get devices`), or add larger nodes"
+            "A pod runs on one node, and those nodes are too small for it even when they are empty: ask for less per pod, or add larger nodes"
         }
         Help::Selector => {
             "No device there has the labels of the hint's selector: `kubectl get device NODE -o yaml` shows which they have; \
@@ -113,7 +120,7 @@ mod tests {
     use baton_contract::hint::{ExclusivePolicy, TopologyScope};
 
     fn of(reason: &Reason) -> &'static str {
-        advice("DeviceFit", reason.help(), false).unwrap()
+        advice("DeviceFit", reason.help(), false, false).unwrap()
     }
 
     #[test]
@@ -121,12 +128,21 @@ mod tests {
         for (rule, help) in
             [("DeviceFit", Help::Room), ("DeviceFit", Help::LargerNode), (resources_fit::NAME, Help::Rule)]
         {
-            let [named, free] = [true, false].map(|named| advice(rule, help, named).unwrap());
+            let [named, free] = [true, false].map(|named| advice(rule, help, named, false).unwrap());
             assert!(named.starts_with("The pod goes to no other node") && !named.contains("add "), "{named}");
             assert!(free.contains("add "), "{free}");
         }
-        let affinity = [true, false].map(|named| advice(node_affinity::NAME, Help::Rule, named));
+        let affinity = [true, false].map(|named| advice(node_affinity::NAME, Help::Rule, named, false));
         assert!(affinity[0].is_none() && affinity[1].is_some_and(|of| of.contains("label nodes")));
+    }
+
+    #[test]
+    fn only_devices_that_are_away_are_to_be_brought_back() {
+        for (named, away) in [(false, false), (false, true), (true, false), (true, true)] {
+            let said = advice("DeviceFit", Help::LargerNode, named, away).unwrap();
+            assert_eq!(said.contains("bring back"), away, "{said}");
+            assert_eq!(said.contains("add larger nodes"), !named, "{said}");
+        }
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::devices::Held;
 use crate::help::Help;
 use crate::world::devices::{DeviceRoom, request_of};
 use crate::world::spec::HOSTNAME;
-use crate::world::{Node, NodeId, Pod, Stock, Wake, World, still_used};
+use crate::world::{DeviceState, Node, NodeId, Pod, Stock, Wake, World, still_used};
 use baton_contract::key;
 
 use super::advice::advice;
@@ -119,14 +119,17 @@ pub(super) fn judge_all(view: View<'_>, plugins: &Plugins, pod: &Pod) -> NodeJud
     let named = pod.facts.spec.names_its_nodes() && !only_words;
     if never {
         verdict.wakes.retain(|when| !frees(when));
-        verdict.advice.extend(advice("", Help::LargerNode, named).map(str::to_owned));
+        // All devices in service would not be enough either.
+        verdict.advice.extend(advice("", Help::LargerNode, named, false).map(str::to_owned));
         refusals.retain(|refusal| !matches!(refusal.help, Help::Room | Help::LargerNode));
     }
     if refusals.iter().any(|refusal| refusal.help == Help::Room) {
         refusals.retain(|refusal| refusal.help != Help::LargerNode);
     }
     refusals.sort_by_key(|refusal| (refusal.is_of_the_pod(), Reverse(counts[*refusal].len())));
-    verdict.advice.extend(advised(named, refusals.into_iter().map(|refusal| (refusal, &*counts[refusal][0]))));
+    let small = |refusal: &&Refusal| refusal.help == Help::LargerNode;
+    let away = counts.keys().filter(small).flat_map(|refusal| &counts[refusal]).any(|node| lacks_one(view.world, node));
+    verdict.advice.extend(advised(named, away, refusals.into_iter().map(|refusal| (refusal, &*counts[refusal][0]))));
     NodeJudgements { verdict, fitting, slots, never }
 }
 
@@ -168,7 +171,7 @@ fn refused(end: NodeChoice) -> PodVerdict {
     let of = |refusal: Refusal| {
         let rules = vec![counted(refusal.rule, &refusal.text, Vec::new())];
         let message = refusal.text.to_string();
-        let advice = advised(false, [(&refusal, NODE)].into_iter());
+        let advice = advised(false, false, [(&refusal, NODE)].into_iter());
         PodVerdict { message, advice, wakes: wakes(refusal.wake), rules, ..PodVerdict::default() }
     };
     match end {
@@ -193,15 +196,21 @@ pub fn on_nodes(count: usize, reason: &str) -> String {
 }
 
 /// What may help against refusals, each with a node that it is of.
-fn advised<'a>(named: bool, refusals: impl Iterator<Item = (&'a Refusal, &'a str)>) -> Vec<String> {
+fn advised<'a>(named: bool, away: bool, refusals: impl Iterator<Item = (&'a Refusal, &'a str)>) -> Vec<String> {
     let (mut all, mut known) = (Vec::new(), BTreeSet::new());
-    for (text, node) in refusals.filter_map(|(refusal, node)| Some((advice(refusal.rule, refusal.help, named)?, node)))
-    {
+    let of = |(refusal, node): (&Refusal, &'a str)| Some((advice(refusal.rule, refusal.help, named, away)?, node));
+    for (text, node) in refusals.filter_map(of) {
         if known.insert(text) {
             all.push(text.replace(NODE, node));
         }
     }
     all
+}
+
+/// A device of that node is out of service.
+fn lacks_one(world: &World, node: &str) -> bool {
+    let stock = world.node_id(node).and_then(|id| world.node(id)?.stock.as_ref());
+    stock.is_some_and(|stock| stock.states().any(|(_, state)| state == DeviceState::Unhealthy))
 }
 
 /// One of these words is of a pod that makes room.

@@ -551,6 +551,29 @@ fn a_served_pod_says_when_and_how_long_the_lock_stood_for_it() {
 }
 
 #[test]
+fn devices_are_to_be_brought_back_only_where_some_are_away() {
+    for away in [false, true] {
+        let mut cluster = cluster();
+        cluster.change_node("gpu-b", |facts| facts.unschedulable = true);
+        if away {
+            let mut device = gpu_device("gpu-a", 2);
+            device.spec.devices[1].health = false;
+            cluster.event(WorldEvent::Devices(Box::new(device)));
+        }
+        let (gpus, offered) = if away { ("2", "1") } else { ("4", "2") };
+        cluster.change_node("gpu-a", |facts| {
+            let mut left = (*facts.allocatable).clone();
+            left.set(key::NVIDIA_GPU, offered.parse().unwrap());
+            facts.allocatable = left.into();
+        });
+        cluster.pod("train", &[(key::NVIDIA_GPU, gpus)]);
+        cluster.settle();
+        let said = explain(&mut cluster, "train", false);
+        assert!(said.contains("ask for less per pod") && said.contains("bring back") == away, "{said}");
+    }
+}
+
+#[test]
 fn nothing_is_free_of_a_device_that_is_out_of_use() {
     let mut cluster = TestScheduler::new();
     let mut device = gpu_device("n", 2);
