@@ -119,7 +119,7 @@ pub struct Explanation {
     /// The node, chosen or bound.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub node: Option<String>,
-    /// The devices that it holds: `ID (minor N)`.
+    /// The devices that it holds: `gpu-3 (ID)`, `50% of gpu-3 (ID)`.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub devices: Vec<String>,
     /// When a bound pod had its devices and gave back the node's lock, where the scheduler saw it.
@@ -295,7 +295,7 @@ pub struct WhatIf {
     /// That node.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub node: Option<String>,
-    /// The devices that it would be given there.
+    /// The devices that it would be given there: `gpu-3 (ID)`, `50% of gpu-3 (ID)`.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub devices: Vec<String>,
     /// The best nodes, best first.

@@ -7,12 +7,12 @@ use crate::core::rules::plugins::node_affinity;
 use crate::core::rules::{Outcome, Plugins, Refusal, Slots, View};
 use crate::core::select::choose::{Diagnosis, NodeChoice, agreed, judge, prepare};
 use crate::core::select::nearest::nearest;
-use crate::devices::Held;
+use crate::devices::{Held, HeldDevice};
 use crate::help::Help;
 use crate::world::devices::{DeviceRoom, request_of};
 use crate::world::spec::HOSTNAME;
 use crate::world::{DeviceState, Node, NodeId, Pod, Stock, Wake, World, still_used};
-use baton_contract::key;
+use baton_contract::{DeviceType, key};
 
 use super::advice::advice;
 use super::answer::{DeviceDetail, NodeVerdict, PodVerdict, RuleCount};
@@ -254,6 +254,21 @@ pub(super) fn devices_of(world: &World, node: &Node) -> Vec<DeviceDetail> {
         since: None,
     };
     stock.describe().into_iter().map(detail).collect()
+}
+
+/// Devices by their names: `gpu-3 (GPU-…)`, `50% of nic-0 (0000:3c:00.0)`. The name of a MIG device has a number that is not known here.
+pub(super) fn held_words(held: &Held) -> Vec<String> {
+    let words = |kind: &DeviceType, device: &HeldDevice| {
+        let id = device.id.as_str();
+        let part = if device.percent() < key::WHOLE { format!("{}% of ", device.percent()) } else { String::new() };
+        match kind {
+            DeviceType::Rdma => format!("{part}nic-{} ({id})", device.minor),
+            _ if id.starts_with("MIG-") => id.to_owned(),
+            _ => format!("{part}gpu-{} ({id})", device.minor),
+        }
+    };
+    let kinds = [DeviceType::Gpu, DeviceType::Rdma];
+    kinds.iter().flat_map(|kind| held.of_kind(kind).iter().map(move |device| words(kind, device))).collect()
 }
 
 /// There are nodes with devices, and none has those that the pod asks for, even when it is empty and all of it is in service.

@@ -14,7 +14,6 @@ use crate::core::rules::View;
 use crate::core::select::choose::rate;
 use crate::core::timers::Moment;
 use crate::core::{other_scheduler_text, wants_of_another};
-use crate::devices::Held;
 use crate::gang::Route;
 use crate::lock::{Delay, HolderState, LockDelay};
 use crate::scheduler::Scheduler;
@@ -23,7 +22,7 @@ use crate::world::{Node, NodeId, Place, Pod, PodId, PodSpec, World, holds_otherw
 use baton_contract::{LeavingPod, PodKey};
 
 use super::answer::{Explanation, PodState, PodVerdict, RatedNode, Rating};
-use super::judged::{NodeJudgements, frees, judge_all, wakes};
+use super::judged::{NodeJudgements, frees, held_words, judge_all, wakes};
 use super::node::taken_over;
 
 /// For pods that wait for a node's lock.
@@ -49,7 +48,6 @@ impl Scheduler {
         // A bound pod holds what its node's daemon says.
         let bound = pod.node().filter(|_| state == PodState::Bound).and_then(|id| self.world().node(id));
         let held = bound.map_or(pod.devices.as_ref(), |node| node.holding(pod));
-        let devices = held.into_iter().flat_map(Held::devices);
         let mut explanation = Explanation {
             pod: key.to_string(),
             uid: pod.facts.handoff.pod.uid.to_string(),
@@ -62,7 +60,7 @@ impl Scheduler {
                 Route::Alone => None,
             },
             node: self.node_name(pod.node()),
-            devices: devices.map(|device| format!("{} (minor {})", device.id, device.minor)).collect(),
+            devices: held.map(held_words).unwrap_or_default(),
             served_at: pod.served.and_then(|served| {
                 now.wall.checked_sub(SignedDuration::try_from(now.mono.saturating_sub(served.at)).ok()?).ok()
             }),

@@ -20,7 +20,7 @@ use crate::world::{Confinement, Pod, PodFacts, PodId, Stock, World, WorldEvent};
 use baton_contract::{PodRef, ShareIsolation, key};
 
 use super::answer::{OneMove, RatedNode, WhatIf, WhatIfObject, WhatIfObjects};
-use super::judged::judge_all;
+use super::judged::{held_words, judge_all};
 
 /// A pod as in its manifest, before admission has set its priority.
 #[derive(Debug, Clone)]
@@ -98,6 +98,11 @@ const COUNTED_ONLY: &str = "its shares are counted, not limited on this node: ea
 fn are_counted_only(stock: Option<&Stock>, held: &Held) -> bool {
     let is_share = |of: &HeldDevice| of.amount(key::GPU_MEMORY_RATIO) > 0 && of.percent() < key::WHOLE;
     stock.is_some_and(|stock| stock.shares().isolation == ShareIsolation::None) && held.devices().iter().any(is_share)
+}
+
+/// `1 pod`, `8 pods`.
+fn amount(count: usize, of: &str) -> String {
+    format!("{count} {of}{}", if count == 1 { "" } else { "s" })
 }
 
 /// What is not judged of a TYJob.
@@ -255,7 +260,7 @@ impl Scheduler {
         } else {
             let on: Vec<String> = match &*starts.iter().collect::<Vec<_>>() {
                 [(node, _)] => vec![(*node).clone()],
-                all => all.iter().map(|(node, count)| format!("{node} ({count})")).collect(),
+                all => all.iter().map(|(node, count)| format!("{node} ({})", amount(**count, "pod"))).collect(),
             };
             let some = if count < of { format!("{count} of {of} ") } else { String::new() };
             let rest = if count < of { format!("; the rest {alone}") } else { String::new() };
@@ -324,12 +329,11 @@ impl Scheduler {
         let chosen = best.first().and_then(|best| self.world().node_id(&best.node));
         let plan = chosen.and_then(|id| device_fit::plan(&judged.slots, (id, self.world().node(id)?)));
         let held = plan.map(|plan| plan.held());
-        let devices = held.iter().flat_map(Held::devices);
         let stock = chosen.and_then(|id| self.world().node(id)?.stock.as_ref());
         if held.as_ref().is_some_and(|held| are_counted_only(stock, held)) {
             notes.push(COUNTED_ONLY.to_owned());
         }
-        let devices = devices.map(|device| format!("{} (minor {})", device.id, device.minor)).collect();
+        let devices = held.as_ref().map(held_words).unwrap_or_default();
         let node = self.node_name(chosen);
         let mut verdict = judged.verdict;
         let (mut would_evict, mut preemption) = (Vec::new(), None);
@@ -397,9 +401,8 @@ impl Scheduler {
         }
         let ahead = self.queue().standings().filter(|(_, standing)| standing.priority >= facts.spec.priority).count();
         if ahead > 0 {
-            notes.push(format!(
-                "{ahead} queued items of the same or a higher priority may take room first: `baton get queue`"
-            ));
+            let items = amount(ahead, "queued item");
+            notes.push(format!("{items} of the same or a higher priority may take room first: `baton get queue`"));
         }
         notes
     }

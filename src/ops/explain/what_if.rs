@@ -87,7 +87,11 @@ fn read(path: &Path) -> anyhow::Result<String> {
 pub fn text(answer: &WhatIf, wide: bool) -> String {
     let mut out = String::new();
     let WhatIf { pod, fits, verdict, .. } = answer;
-    let _ = writeln!(out, "Pod {pod} {}.", answer.headline);
+    // Counted reasons are listed one by one, as those of a pod that waits.
+    let listed_below = verdict.rules.iter().any(|rule| rule.count > 0);
+    let reasons = format!(": {}", verdict.message);
+    let cut = answer.headline.split_once(&*reasons).map(|(first, _)| first).filter(|_| listed_below);
+    let _ = writeln!(out, "Pod {pod} {}.", cut.unwrap_or(&answer.headline));
     if !fits && !answer.headline.contains(&verdict.message) && verdict.rules.iter().all(|rule| rule.count == 0) {
         let _ = writeln!(out, "  {}", verdict.message);
     }

@@ -233,7 +233,7 @@ fn what_if_says_what_is_then_decided_and_takes_nothing() {
             assert_eq!(&answer.best[0].node, node);
             let devices = cluster.devices_of("next");
             let given: Vec<String> =
-                devices.devices.values().flatten().map(|d| format!("{} (minor {})", d.id, d.minor)).collect();
+                devices.devices.values().flatten().map(|d| format!("gpu-{} ({})", d.minor, d.id)).collect();
             assert_eq!(answer.devices, given, "{gpus} GPUs");
         } else {
             // The condition counts the same reasons, without the node that is nearest.
@@ -248,6 +248,14 @@ fn what_if_says_what_is_then_decided_and_takes_nothing() {
             assert!(said.starts_with(&counted) && said.contains("; nearest: big with 4 of"), "{said}");
         }
     }
+}
+
+#[test]
+fn a_share_is_said_as_a_share_of_a_named_device() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 1);
+    let half = pod("half", &[(key::GPU, "50")], cluster.now);
+    assert_eq!(cluster.what_if(half).devices, ["50% of gpu-0 (GPU-n-0)"]);
 }
 
 #[test]
@@ -267,6 +275,9 @@ fn what_if_says_who_would_have_to_leave() {
     assert!(answer.verdict.message.contains("would evict ml/small from node n"), "{}", answer.verdict.message);
     let mut of_another = pod("next", &[(key::NVIDIA_GPU, "1")], cluster.now);
     of_another.handoff.scheduler_name = "other".into();
+    let waits = pod("next", &[(key::NVIDIA_GPU, "1")], cluster.now);
+    let text = what_if_text(&cluster.what_if(waits), false);
+    assert!(text.starts_with("Pod ml/next would wait.\n  1 node has no free GPU (n)\n"), "{text}");
     let headline = cluster.what_if(of_another).headline;
     let words = r#"is left to scheduler "other"; with schedulerName baton-scheduler: would "#;
     assert!(headline.starts_with(words), "{headline}");
