@@ -4,6 +4,7 @@
 //! for NICs without GPUs.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::iter::{Peekable, once};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,8 +14,10 @@ use crate::core::queue::Queue;
 use crate::world::{Confinement, NodeId, Pod, PodId, World};
 
 use super::agenda::{Agenda, Scene, Terms};
+use super::min_resources;
+use super::preemption::refuses_for_good;
 use super::queue::Item;
-use super::rules::plugins::device_fit;
+use super::rules::plugins::{device_fit, of_gpus};
 use super::select::choose::{judge, prepare};
 use super::timers::Timer;
 use baton_contract::{EventReason, key};
@@ -74,7 +77,7 @@ pub struct Earmark {
     name: Arc<str>,
     priority: i32,
     nodes: BTreeSet<NodeId>,
-    /// The members that wait for them.
+    /// The members that start together on them and beside them, those that ask for devices first.
     members: Vec<PodId>,
     since: Duration,
 }
@@ -108,7 +111,7 @@ impl Earmarks {
         &self.all
     }
 
-    /// `members` of `item`, those that need devices included, fit no nodes. Gives it an earmark if it has waited for long enough.
+    /// `members` of `item`, all that it needs to start, fit no nodes. Gives it an earmark if it has waited for long enough.
     /// Returns what to report about it.
     pub fn consider(
         &mut self,
@@ -124,7 +127,8 @@ impl Earmarks {
         let priority = waiting().map(|pod| pod.facts.spec.priority).max()?;
         let nics_alone = |pod: &Pod| EarmarkKind::Gpus.of_pod(pod) == 0 && EarmarkKind::Nics.of_pod(pod) > 0;
         let wanted = if waiting().all(nics_alone) { EarmarkKind::Nics } else { EarmarkKind::Gpus };
-        let members: Vec<PodId> = waiting().map(|pod| pod.id).collect();
+        let mut members = members.to_vec();
+        members.sort_by_key(|id| !world.pod(*id).is_some_and(Pod::asks_for_devices));
         if let Some(earmark) = self.all.iter_mut().find(|earmark| earmark.item == *item) {
             earmark.members = members;
             return Some(earmark.text(world));
@@ -137,7 +141,8 @@ impl Earmarks {
         // What another one keeps is kept from this one, too.
         self.close(world);
         let (_, nodes) = choose_nodes(terms, world, &members, priority, wanted, None)?;
-        if let Some(text) = self.too_large(terms.scene(world), &nodes, wanted) {
+        let refused = out_of_proportion(world, &members, &nodes);
+        if let Some(text) = refused.or_else(|| self.too_large(terms.scene(world), &nodes, wanted)) {
             return Some(text);
         }
         let since = terms.now.mono;
@@ -261,6 +266,9 @@ impl Earmarks {
         let mut choose = |among| choose_nodes(terms, world, &earmark.members, earmark.priority, earmark.wanted, among);
         let (kept, other) = (choose(Some(&earmark.nodes)), choose(None));
         let other = other.filter(|(_, nodes)| self.too_large(terms.scene(world), nodes, earmark.wanted).is_none());
+        // What waits may ask for less than at first.
+        let [kept, other] = [kept, other]
+            .map(|found| found.filter(|(_, nodes)| out_of_proportion(world, &earmark.members, nodes).is_none()));
         let fewer = |now: i64, then: i64| then < now && then * 10 <= now * 8;
         let best = match (kept, other) {
             (Some((now, _)), Some((then, nodes))) if fewer(now, then) => Some(nodes),
@@ -327,8 +335,22 @@ fn known_end(pod: &Pod) -> Option<Timestamp> {
     bound.checked_add(Duration::from_secs(pod.facts.spec.deadline?.into())).ok()
 }
 
-/// Nodes of these, or of all, on which all `members` fit if the pods there of not higher priority end, and how busy they are with such, in
-/// percent of one device. Members that must be gathered get them in the domain with the fewest busy devices on them.
+/// What is said of more nodes than whole devices are asked for: members that ask for shares and keep away from each other would
+/// have any number of nodes kept for next to nothing.
+fn out_of_proportion(world: &World, members: &[PodId], nodes: &BTreeSet<NodeId>) -> Option<String> {
+    let stock = nodes.iter().find_map(|id| world.node(*id)?.stock.as_ref())?;
+    let requests = members.iter().filter_map(|id| world.pod(*id)).map(|pod| &pod.facts.spec.requests);
+    let asked: i64 = requests.map(|requests| of_gpus(requests, stock).0.max(requests.scalar(key::RDMA))).sum();
+    let most = ((asked + key::WHOLE - 1) / key::WHOLE).max(1);
+    let own = nodes.len();
+    (own as i64 > most).then(|| {
+        format!("it needs {own} nodes, and no more than {most} may be kept: one for each whole device that it asks for")
+    })
+}
+
+/// Nodes of these, or of all, on which all `members` with devices fit if the pods there of not higher priority end, and how busy they are
+/// with such, in percent of one device. `None` where the others could not start beside them. Members that must be gathered get them in
+/// the domain with the fewest busy devices on them.
 fn choose_nodes(
     terms: Terms<'_>,
     world: &mut World,
@@ -390,42 +412,120 @@ fn choose_among(
         })
         .collect();
     candidates.sort_unstable();
-    let (mut busy, mut nodes, mut placed, mut removed) = (0, BTreeSet::new(), Vec::new(), Vec::new());
-    let mut left = members.iter().copied().peekable();
+    let (mut busy, mut nodes, mut run) = (0, BTreeSet::new(), DryRun::default());
+    let asks = |id: &PodId| world.pod(*id).is_some_and(Pod::asks_for_devices);
+    let (with, without): (Vec<PodId>, Vec<PodId>) = members.iter().partition(|id| asks(id));
+    let mut left = with.into_iter().peekable();
     for (busy_here, .., at) in candidates {
         if left.peek().is_none() {
             break;
         }
-        let pods = world.node(at).map(|node| node.pods.clone()).unwrap_or_default();
-        for pod in pods {
-            if !placed.contains(&pod) && world.pod(pod).is_some_and(|pod| ends(world, pod)) {
-                world.remove_for_dry_run(pod);
-                removed.push(pod);
-            }
-        }
-        while let Some(member) = left.next_if(|member| place(terms, world, *member, at)) {
-            placed.push(member);
-            if nodes.insert(at) {
-                busy += busy_here;
-            }
+        if run.place_emptied(terms, world, at, &ends, &mut left) {
+            nodes.insert(at);
+            busy += busy_here;
         }
     }
-    let all = left.peek().is_none();
-    placed.into_iter().rev().for_each(|pod| _ = world.forget(pod));
-    removed.into_iter().rev().for_each(|pod| world.restore_after_dry_run(pod));
+    // Nodes are kept for what can start: it starts with its members without devices, and with what its PodGroups ask for in all.
+    let all = left.peek().is_none()
+        && run.place_anywhere(terms, world, &without, &nodes, &ends)
+        && own.is_none_or(|group| min_resources::missing(world, &group).is_none());
+    run.undo(world);
     all.then_some((busy, nodes))
 }
 
-/// Reserves room for a member on one node, for a dry run.
-fn place(terms: Terms<'_>, world: &mut World, id: PodId, at: NodeId) -> bool {
-    let (Some(pod), Some(node)) = (world.pod(id), world.node(at)) else { return false };
-    let view = terms.view(world);
-    let Ok(mut slots) = prepare(view, terms.rules, pod) else { return false };
-    if !judge(view, terms.rules, pod, (at, node), &mut slots).is_fit() {
-        return false;
+/// What a dry run has changed.
+#[derive(Default)]
+struct DryRun {
+    /// Members that have room.
+    placed: Vec<PodId>,
+    /// Pods that have ended for them.
+    ended: Vec<PodId>,
+}
+
+impl DryRun {
+    /// Reserves room for the next ones of `left` on this node, once its pods that may end have ended. They stay where it takes none.
+    fn place_emptied(
+        &mut self,
+        terms: Terms<'_>,
+        world: &mut World,
+        at: NodeId,
+        ends: &impl Fn(&World, &Pod) -> bool,
+        left: &mut Peekable<impl Iterator<Item = PodId>>,
+    ) -> bool {
+        let (placed, ended) = (self.placed.len(), self.ended.len());
+        let pods = world.node(at).map(|node| node.pods.clone()).unwrap_or_default();
+        for pod in pods {
+            if !self.placed.contains(&pod) && world.pod(pod).is_some_and(|pod| ends(world, pod)) {
+                world.remove_for_dry_run(pod);
+                self.ended.push(pod);
+            }
+        }
+        while let Some(member) = left.next_if(|member| place(terms, world, *member, &[at]).is_some()) {
+            self.placed.push(member);
+        }
+        let any = self.placed.len() > placed;
+        if !any {
+            self.ended.drain(ended..).rev().for_each(|pod| world.restore_after_dry_run(pod));
+        }
+        any
     }
-    let devices = device_fit::plan(&slots, (at, node)).map(|plan| plan.held());
-    world.assume(id, at, devices)
+
+    /// The same for members without devices, on `kept` nodes or beside them. `false` where one fits no node even when its pods that
+    /// may end have ended.
+    fn place_anywhere(
+        &mut self,
+        terms: Terms<'_>,
+        world: &mut World,
+        members: &[PodId],
+        kept: &BTreeSet<NodeId>,
+        ends: &impl Fn(&World, &Pod) -> bool,
+    ) -> bool {
+        let within = members.first().and_then(|id| world.confinement_of(world.pod(*id)?));
+        let beside = world.nodes_in(within.as_deref()).map(|(id, _)| id).filter(|id| !kept.contains(id));
+        let mut nodes: Vec<NodeId> = kept.iter().copied().chain(beside).collect();
+        members.iter().all(|id| {
+            if let Some(found) = place(terms, world, *id, &nodes) {
+                self.placed.push(*id);
+                // The next one, which is often alike, looks there first.
+                nodes.rotate_left(found);
+                return true;
+            }
+            let mut left = once(*id).peekable();
+            let open = open_to(terms.scene(world), *id, &nodes);
+            open.into_iter().any(|at| self.place_emptied(terms, world, at, ends, &mut left))
+        })
+    }
+
+    fn undo(self, world: &mut World) {
+        self.placed.into_iter().rev().for_each(|pod| _ = world.forget(pod));
+        self.ended.into_iter().rev().for_each(|pod| world.restore_after_dry_run(pod));
+    }
+}
+
+/// Those nodes that may take the pod once they are empty.
+fn open_to(scene: Scene<'_>, id: PodId, nodes: &[NodeId]) -> Vec<NodeId> {
+    let Some(pod) = scene.world.pod(id) else { return Vec::new() };
+    let Ok(mut slots) = prepare(scene.view(), scene.terms.rules, pod) else { return Vec::new() };
+    let is_large_enough = |at: NodeId| {
+        let mut lacks = pod.facts.spec.requests.clone();
+        let facts = scene.world.node(at).and_then(|node| node.facts.as_ref());
+        facts.into_iter().for_each(|facts| lacks.sub(&facts.allocatable));
+        lacks.at_least_zero().is_zero()
+    };
+    let may = |at: &NodeId| is_large_enough(*at) && !refuses_for_good(scene, pod, *at, &mut slots);
+    nodes.iter().copied().filter(may).collect()
+}
+
+/// Reserves room for a member on the first of these nodes that it fits, for a dry run. Returns its position.
+fn place(terms: Terms<'_>, world: &mut World, id: PodId, nodes: &[NodeId]) -> Option<usize> {
+    let pod = world.pod(id)?;
+    let view = terms.view(world);
+    let mut slots = prepare(view, terms.rules, pod).ok()?;
+    let mut fits = |at, node| judge(view, terms.rules, pod, (at, node), &mut slots).is_fit();
+    let found = nodes.iter().position(|at| world.node(*at).is_some_and(|node| fits(*at, node)))?;
+    let at = nodes[found];
+    let devices = device_fit::plan(&slots, (at, world.node(at)?)).map(|plan| plan.held());
+    world.assume(id, at, devices).then_some(found)
 }
 
 /// `true` when a parked item that is as old as this may have the earmark; a younger one is tried again when it may.

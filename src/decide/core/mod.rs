@@ -7,6 +7,7 @@ pub(super) mod context;
 pub mod earmarks;
 pub(super) mod effect;
 pub(super) mod extend;
+pub(super) mod min_resources;
 mod other_schedulers;
 pub(super) mod placing;
 mod policies;

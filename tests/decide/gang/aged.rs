@@ -5,15 +5,17 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use baton::contract::hint::LabelSelector;
 use baton::contract::{DeviceId, DeviceType, PodKey, Quantity, key};
 use baton::decide::core::EarmarkPolicy;
 use baton::decide::core::rules::plugins::DefaultSet;
 use baton::decide::pod::Phase;
 use baton::decide::scheduler::Config;
-use baton::decide::world::WorldEvent;
+use baton::decide::world::spec::PodTerm;
+use baton::decide::world::{Resources, WorldEvent};
 
 use crate::dice::Dice;
-use crate::harness::gangs::{TestGangs, declared, gang};
+use crate::harness::gangs::{P, TestGangs, declared, gang};
 use crate::harness::{TestScheduler, gpu_device};
 
 const NODES: u32 = 40;
@@ -133,8 +135,8 @@ fn a_large_gang_fits_within_four_minutes_after_its_age_and_never_without_an_earm
     }
 }
 
-/// Four full nodes and a gang that needs two of them, aged.
-fn aged(change: impl FnOnce(&mut EarmarkPolicy)) -> TestGangs {
+/// Four nodes, all of whose GPUs are busy.
+fn full(change: impl FnOnce(&mut EarmarkPolicy)) -> TestGangs {
     let mut earmarks = EarmarkPolicy::default();
     change(&mut earmarks);
     let mut cluster = TestScheduler::with(Config { earmarks, ..Config::default() }, DefaultSet::default());
@@ -144,6 +146,12 @@ fn aged(change: impl FnOnce(&mut EarmarkPolicy)) -> TestGangs {
         gangs.asks(&format!("busy-{n}"), &[(key::NVIDIA_GPU, "1")], &[]);
         gangs.settle();
     }
+    gangs
+}
+
+/// The same and a gang that needs two of them, aged.
+fn aged(change: impl FnOnce(&mut EarmarkPolicy)) -> TestGangs {
+    let mut gangs = full(change);
     let keys = gang("big", "2", &[]);
     (0..2).for_each(|n| gangs.asks(&format!("big-{n}"), &[(key::NVIDIA_GPU, "8")], &keys));
     gangs.wait(610);
@@ -501,4 +509,82 @@ fn a_gang_that_waits_for_nics_alone_has_an_earmark_beside_one_for_gpus() {
     gangs.wait(2);
     assert_eq!((gangs.count("gpus"), gangs.count("nics"), gangs.count("later")), (1, 1, 1));
     assert_eq!(kept(&gangs), Vec::<String>::new());
+}
+
+#[test]
+fn a_gang_of_which_a_member_without_devices_can_run_nowhere_keeps_no_node() {
+    let mut gangs = full(|_| {});
+    let keys = gang("big", "3", &[]);
+    (0..2).for_each(|n| gangs.asks(&format!("big-{n}"), &[(key::NVIDIA_GPU, "8")], &keys));
+    let in_pool = |gangs: &mut TestGangs, name: &str, keys: &[(String, String)]| {
+        let mut facts = gangs.facts(name, &[("cpu", "1")], keys);
+        facts.spec.node_selector = [("pool".to_owned(), "launch".to_owned())].into();
+        gangs.cluster.submit(facts);
+    };
+    in_pool(&mut gangs, "big-2", &keys);
+    gangs.wait(610);
+    assert_eq!(kept(&gangs), Vec::<String>::new(), "no node has its label");
+    gangs.plain_node("cpu", 1, "launch");
+    gangs.wait(400);
+    assert_eq!(kept(&gangs).len(), 2, "{}", gangs.condition("big-0"));
+    // Nodes are kept on while a pod of the same priority has the place: it ends as those with GPUs do.
+    in_pool(&mut gangs, "other", &[]);
+    gangs.wait(30);
+    assert_eq!((gangs.count("other"), kept(&gangs).len()), (1, 2), "{}", gangs.condition("big-0"));
+    gangs.cluster.change_node("cpu", |facts| facts.unschedulable = true);
+    gangs.wait(11);
+    assert_eq!(kept(&gangs), Vec::<String>::new(), "its node is closed");
+}
+
+#[test]
+fn a_gang_whose_pod_group_asks_for_more_than_can_be_free_keeps_no_node() {
+    let mut gangs = full(|_| {});
+    let asks = |gangs: &mut TestGangs, cpus: i64| {
+        let amounts = [("cpu", Quantity::units(cpus)), (key::NVIDIA_GPU, Quantity::units(16))];
+        let wanted = Resources::of(amounts);
+        gangs.pod_group("ml/big", |facts| (facts.spec.min, facts.min_resources) = (Some(2), wanted));
+    };
+    asks(&mut gangs, 1000);
+    let keys = [(P.to_owned(), "big".to_owned())];
+    (0..2).for_each(|n| gangs.asks(&format!("big-{n}"), &[(key::NVIDIA_GPU, "8")], &keys));
+    gangs.wait(610);
+    assert_eq!(kept(&gangs), Vec::<String>::new(), "{}", gangs.condition("big-0"));
+    asks(&mut gangs, 2);
+    gangs.wait(400);
+    assert_eq!(kept(&gangs).len(), 2, "{}", gangs.condition("big-0"));
+    asks(&mut gangs, 1000);
+    gangs.wait(11);
+    assert_eq!(kept(&gangs), Vec::<String>::new(), "it asks for more than before");
+}
+
+#[test]
+fn no_more_nodes_are_kept_than_whole_devices_are_asked_for() {
+    let selector: LabelSelector = serde_json::from_str(r#"{"matchLabels": {"app": "wide"}}"#).unwrap();
+    let away = PodTerm {
+        selector: Some(selector),
+        namespaces: vec![],
+        namespace_selector: None,
+        topology_key: "kubernetes.io/hostname".into(),
+    };
+    let apart = || vec![away.clone()];
+    let shares = [(key::GPU, "1")];
+    for (asks, terms, nodes) in [(shares, apart(), 0), (shares, vec![], 1), ([(key::NVIDIA_GPU, "1")], apart(), 4)] {
+        let mut gangs = full(|policy| policy.share = 100);
+        for name in (0..4).map(|n| format!("n{n}")) {
+            let host = ("kubernetes.io/hostname".to_owned(), name.clone());
+            gangs.cluster.change_node(&name, |facts| drop(facts.labels.insert(host.0, host.1)));
+        }
+        let keys = gang("wide", "4", &[]);
+        for n in 0..4 {
+            let mut facts = gangs.facts(&format!("wide-{n}"), &asks, &keys);
+            facts.spec.labels = BTreeMap::from([("app".to_owned(), "wide".to_owned())]);
+            facts.spec.anti_affinity.clone_from(&terms);
+            gangs.cluster.submit(facts);
+        }
+        gangs.wait(610);
+        let said = gangs.condition("wide-0");
+        assert_eq!(kept(&gangs).len(), nodes, "{asks:?}: {said}");
+        let refused = said.contains("it needs 4 nodes, and no more than 1 may be kept");
+        assert_eq!(refused, nodes == 0, "{asks:?}: {said}");
+    }
 }

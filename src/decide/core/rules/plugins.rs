@@ -55,7 +55,7 @@ pub use device_fit::NodesWithoutAgent;
 pub use inter_pod_affinity::InterPodAffinity;
 pub use requested_to_capacity_ratio::{RatioConfig, RatioError};
 pub use resources_fit::Strategy;
-pub use usage::{WeightError, Weights};
+pub use usage::{WeightError, Weights, of_gpus};
 
 /// What of the set can be chosen.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

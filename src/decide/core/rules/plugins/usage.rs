@@ -142,7 +142,7 @@ impl ResourceUsage {
 
 /// Wanted, used and total percent of a node's GPUs, as far as they concern the pod: for a pod that asks for MIG devices a node is as
 /// full as those are, for any other pod as full as its undivided GPUs are. On a node with no other GPUs each MIG device counts as one.
-fn of_gpus(requests: &Resources, stock: &Stock) -> (i64, i64, i64) {
+pub fn of_gpus(requests: &Resources, stock: &Stock) -> (i64, i64, i64) {
     let migs = requests.scalar.iter().filter(|(name, _)| name.starts_with(key::MIG_PREFIX));
     let migs: i64 = migs.map(|(_, amount)| amount * key::WHOLE).sum();
     let gpus = wanted_gpu_percent(requests, stock);
