@@ -394,7 +394,7 @@ fn the_places_of_many_workers_that_have_ended_leave_the_status() {
     jobs.cluster.wait(2);
     assert_eq!((jobs.places("rl").len(), jobs.state("rl")), (36, Some(ScheduleState::ScheduledSucceed)));
     // One that is to run once more is placed again.
-    jobs.change("rl", |facts| drop(facts.ended.remove("rl-actor-0")));
+    jobs.change("rl", |facts| _ = facts.ended.remove("rl-actor-0"));
     jobs.cluster.wait(2);
     assert_eq!((jobs.places("rl").len(), jobs.state("rl")), (37, Some(ScheduleState::ScheduledSucceed)));
     jobs.check();
