@@ -46,6 +46,7 @@ use crate::bind::{Binder, Cancel};
 use crate::core::agenda::{Agenda, BindEvent, NEW_POD, Scene, Step, Terms};
 use crate::core::context::Context;
 use crate::core::earmarks::Earmarks;
+use crate::core::placing::MOST;
 use crate::core::preemption::Preemption;
 use crate::core::queue::{Item, Queue};
 use crate::core::reporter::Reporter;
@@ -58,6 +59,9 @@ use crate::core::{OtherSchedulers, extend};
 
 /// Agents are checked for staleness, and cordons for their end, this often: each check costs a step per node.
 const AGE: Duration = Duration::from_millis(500);
+
+/// A call that has cost so much, in [`Stats::work`], decides no more: about a tenth of a second, in which no event is applied.
+const RUN: u64 = 20_000;
 
 /// The owners of all scheduling state. Each has its own file and private fields.
 pub struct Scheduler {
@@ -201,6 +205,7 @@ impl Scheduler {
             preemption: &mut self.preemption,
             earmarks: &mut self.earmarks,
             reporter: &mut self.reporter,
+            until: self.agenda.stats.work + MOST,
             agenda: &mut self.agenda,
         };
         (context, &mut self.binder, &mut self.gangs, &mut self.tyjobs, &mut self.other_schedulers)
@@ -268,7 +273,7 @@ impl Scheduler {
         self.effects()
     }
 
-    /// Fires due timers and tries up to [`Config::batch`] queued items.
+    /// Fires due timers and tries up to [`Config::batch`] queued items; fewer where these cost much, the others at the next call.
     pub fn run(&mut self, now: Moment) -> Effects {
         self.step(now, self.config.batch)
     }
@@ -305,7 +310,11 @@ impl Scheduler {
             self.route(now);
         }
         self.agenda.queue.tick(now.mono);
+        let until = self.agenda.stats.work + RUN;
         for _ in 0..decisions {
+            if self.agenda.stats.work >= until {
+                break;
+            }
             // A released place is assigned again before the next decision.
             self.reconcile_jobs(now);
             let (mut cx, _, gangs, tyjobs, _) = self.split(now);

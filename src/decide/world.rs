@@ -272,6 +272,16 @@ impl World {
         self.placed.attracting().filter_map(|id| self.pod(id))
     }
 
+    /// Pods on nodes.
+    pub fn placed_pods(&self) -> usize {
+        self.placed.count()
+    }
+
+    /// Terms of pods on nodes that refuse, attract or repel other pods.
+    pub fn placed_terms(&self) -> usize {
+        self.placed.terms()
+    }
+
     /// Pods on nodes that ask for devices.
     pub fn device_pods(&self) -> usize {
         self.placed.with_devices()

@@ -44,6 +44,8 @@ pub struct Context<'a> {
     pub reporter: &'a mut Reporter,
     /// What is to be done.
     pub agenda: &'a mut Agenda,
+    /// [`Stats::work`](super::Stats::work) at which searches of this call end.
+    pub until: u64,
 }
 
 impl Context<'_> {
@@ -67,6 +69,7 @@ impl Context<'_> {
             reservations: self.reservations,
             preemption: self.preemption,
             stats: &mut self.agenda.stats,
+            until: self.until,
         }
     }
 }

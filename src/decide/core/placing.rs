@@ -14,6 +14,13 @@ use super::select::choose::{NodeChoice, choose};
 use super::select::index::Index;
 use super::settings::{NodeSearch, Stats};
 
+/// Judging so many nodes costs as much as one placement that a search tries.
+pub const LOOKS: u64 = 16;
+/// Comparing pods with so many terms costs as much.
+const COMPARED: usize = 128;
+/// What the searches of one call may cost, in [`Stats::work`]: as much as one in each of 16 domains and what follows. About a second.
+pub const MOST: u64 = 200_000;
+
 /// What giving room back changes: the accounts, and what follows from it.
 pub struct Rooms<'a> {
     /// Time, settings and rules.
@@ -41,6 +48,8 @@ pub struct Placing<'a> {
     pub preemption: &'a Preemption,
     /// Counters.
     pub stats: &'a mut Stats,
+    /// [`Stats::work`] at which searches end.
+    pub until: u64,
 }
 
 impl Placing<'_> {
@@ -49,14 +58,26 @@ impl Placing<'_> {
         self.terms.view(self.world)
     }
 
+    /// Nothing is left for searches in this call.
+    pub fn is_spent(&self) -> bool {
+        self.stats.work >= self.until
+    }
+
+    /// No more than half is left.
+    pub fn is_half_spent(&self) -> bool {
+        self.stats.work + MOST / 2 >= self.until
+    }
+
     /// Chooses a node for a pod of the world, or judges `only` that node; also returns the number of judged nodes.
     pub fn choose(&mut self, id: PodId, only: Option<NodeId>) -> Option<(NodeChoice, u64)> {
         let pod = self.world.pod(id)?;
         let view = self.terms.view(self.world);
-        Some(match self.terms.config.search {
+        let (choice, judged) = match self.terms.config.search {
             NodeSearch::Indexed => self.index.choose(view, self.terms.rules, pod, only),
             NodeSearch::Scanning => choose(view, self.terms.rules, pod, only),
-        })
+        };
+        self.stats.work += 1 + compared(self.world, pod) + judged / LOOKS;
+        Some((choice, judged))
     }
 
     /// The same, and first beside other members of the pod's gang where it prefers that.
@@ -98,6 +119,15 @@ impl Placing<'_> {
     fn enter_nominated(&mut self, priority: i32, except: PodId) -> Vec<PodId> {
         enter_nominated(self.preemption, self.world, self.terms, (priority, except))
     }
+}
+
+/// What PreFilter rules compare before any node is judged, in [`Stats::work`]: the pod with every term of placed pods, and every placed
+/// pod with each required term of its own.
+pub fn compared(world: &World, pod: &Pod) -> u64 {
+    let spec = &pod.facts.spec;
+    let spread = spec.spread.iter().filter(|spread| spread.required).count();
+    let own = spec.affinity.len() + spec.anti_affinity.len() + spread;
+    ((own * world.placed_pods() + world.placed_terms()) / COMPARED) as u64
 }
 
 /// Enters nominated pods of this priority or a higher one into the accounts of their nodes, but for `except`: those that are nominated

@@ -90,6 +90,8 @@ pub struct Stats {
     pub attempts: u64,
     /// Judged nodes.
     pub judged: u64,
+    /// What placing pods has cost, in placements that a search tries: nodes that are judged and pods that are compared count, too.
+    pub work: u64,
     /// Decisions without a node.
     pub unschedulable: u64,
     /// Pods bound by this process.

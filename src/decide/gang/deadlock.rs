@@ -50,6 +50,10 @@ impl Gangs {
         let own = holders.iter().find(|(_, _, id)| id == group).cloned();
         let above = holders.iter().take_while(|rank| own.is_some() && Some(*rank) != own.as_ref());
         for (at, (.., upper)) in above.enumerate() {
+            if cx.placing().is_half_spent() {
+                // The other half is for the group itself.
+                break;
+            }
             let below: Vec<GroupId> = holders[at + 1..].iter().map(|(.., id)| id.clone()).collect();
             if self.would_help(&mut cx.placing(), upper, &below) {
                 // A group of higher rank that can be satisfied this way goes first.
@@ -107,9 +111,9 @@ impl Gangs {
         true
     }
 
-    /// Releases the reservations of groups, the last of `below` first, until `attempt` succeeds. When not even all of them help,
-    /// nothing changes. `restore` undoes what an attempt did, also when it only moved a reservation. Returns the result of the
-    /// attempt, and the groups that gave way.
+    /// Releases the reservations of groups, the last of `below` first, until `attempt` succeeds; where the attempts cost too much, all
+    /// others at once. When not even all of them help, nothing changes. `restore` undoes what an attempt did, also when it only moved a
+    /// reservation. Returns the result of the attempt, and the groups that gave way.
     pub(super) fn give_way<T>(
         &mut self,
         placing: &mut Placing<'_>,
@@ -121,8 +125,11 @@ impl Gangs {
             return None;
         }
         let mut taken = Vec::new();
-        for group in below.iter().rev() {
+        for (at, group) in below.iter().enumerate().rev() {
             taken.push(SavedGroup::take(placing, group));
+            if at > 0 && placing.is_half_spent() {
+                continue;
+            }
             if let Some(done) = attempt(self, placing) {
                 return Some((done, taken.into_iter().map(|holdings| holdings.group().clone()).collect()));
             }

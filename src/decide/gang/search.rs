@@ -3,11 +3,14 @@
 //! Members are placed one after the other. The filters judge each node; where only devices are missing, the devices of all
 //! members of the group on that node are chosen again together with those of the new one. Equal members and equal nodes are
 //! interchangeable, and a state from which the rest did not fit is not tried twice.
+//!
+//! A placement that is tried costs one step; of a member that looks at others, also what is compared for it, as that grows with the
+//! cluster: among thousands of pods such a search tries some hundred placements.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::core::agenda::Scene;
-use crate::core::placing::Placing;
+use crate::core::placing::{LOOKS, Placing, compared};
 use crate::core::reservations::Saved;
 use crate::core::rules::plugins::device_fit;
 use crate::core::select::choose::{NodeChoice, choose, judge, prepare};
@@ -24,22 +27,20 @@ const KINDS: usize = 8;
 pub(super) const MEMBERS: usize = 32;
 /// Most nodes in a search. A group of eight that fits on so many nodes is placed without a search.
 const NODES: usize = 64;
-/// Placements that are tried for up to eight members, and for more.
-const STEPS: (usize, usize) = (10_000, 1_000);
+/// Steps for up to eight members, and for more.
+const STEPS: (u64, u64) = (10_000, 1_000);
 /// Device choices that are tried.
 const CHOICES: usize = 20_000;
 
-/// Judging so many nodes costs as much as one placement that is tried.
-const LOOKS: usize = 16;
 /// Most searches that one budget begins.
-const SEARCHES: usize = 64;
+const SEARCHES: u64 = 64;
 
 /// How much one search, or several over the same group, may try.
 pub(super) struct Budget {
-    steps: usize,
+    steps: u64,
     choices: usize,
     /// Steps that it costs to begin a search.
-    least: usize,
+    least: u64,
 }
 
 impl Budget {
@@ -55,7 +56,7 @@ impl Budget {
     }
 
     /// Takes the cost of beginning a search, and of judging nodes in these steps. `false` when nothing is left to search with.
-    fn begin(&mut self, judging: usize) -> bool {
+    fn begin(&mut self, judging: u64) -> bool {
         if self.least > 0 {
             self.steps = self.steps.saturating_sub(self.least + judging);
         }
@@ -63,7 +64,7 @@ impl Budget {
     }
 }
 
-const fn steps_for(members: usize) -> usize {
+const fn steps_for(members: usize) -> u64 {
     if members > KINDS { STEPS.1 } else { STEPS.0 }
 }
 
@@ -96,7 +97,7 @@ struct ExactSearch {
     placed: Vec<(usize, NodeId)>,
     /// States from which the other members did not fit.
     dead: BTreeSet<GroupState>,
-    steps: usize,
+    steps: u64,
     choices: usize,
 }
 
@@ -120,6 +121,13 @@ impl ExactSearch {
         (next, self.needed.clone(), nodes)
     }
 
+    /// Counts a placement that was tried, for which `compared` was counted.
+    fn count_step(&mut self, placing: &mut Placing<'_>, next: usize, compared: u64) {
+        placing.stats.work += 1;
+        let cost = if self.members[next].looks_at_others(placing.world) { 1 + compared } else { 1 };
+        self.steps = if placing.is_spent() { 0 } else { self.steps.saturating_sub(cost) };
+    }
+
     /// Members placed on a node, first to last.
     fn on(&self, node: NodeId) -> impl Iterator<Item = &SearchMember> {
         self.placed.iter().filter(move |(_, at)| *at == node).map(|(at, _)| &self.members[*at])
@@ -135,7 +143,7 @@ pub(super) fn search(placing: &mut Placing<'_>, order: &TryOrder) -> Option<Vec<
 /// [`search`] within what is left of a budget.
 pub(super) fn search_within(placing: &mut Placing<'_>, order: &TryOrder, budget: &mut Budget) -> Option<Vec<PodId>> {
     let (members, kinds) = searchable(placing.world, order)?;
-    if !budget.begin(placing.world.nodes().count() * kinds / LOOKS) {
+    if placing.is_spent() || !budget.begin((placing.world.nodes().count() * kinds) as u64 / LOOKS) {
         return None;
     }
     let first = members.first()?.pod;
@@ -277,6 +285,9 @@ fn place_rest(placing: &mut Placing<'_>, search: &mut ExactSearch, next: usize) 
     if search.needed[gang] > 0 {
         let mut seen: BTreeSet<(usize, Vec<usize>)> = BTreeSet::new();
         for node in search.members[next].nodes.clone() {
+            if search.steps == 0 {
+                break;
+            }
             let class = search.classes.get(&node).copied().unwrap_or(usize::MAX);
             let mut beside: Vec<usize> = search.on(node).map(|other| other.kind).collect();
             beside.sort_unstable();
@@ -284,8 +295,10 @@ fn place_rest(placing: &mut Placing<'_>, search: &mut ExactSearch, next: usize) 
             if !seen.insert((class, beside)) {
                 continue;
             }
-            search.steps = search.steps.saturating_sub(1);
-            let Some(before) = place_on(placing, search, next, node) else { continue };
+            let work = placing.stats.work;
+            let placed = place_on(placing, search, next, node);
+            search.count_step(placing, next, placing.stats.work - work);
+            let Some(before) = placed else { continue };
             search.placed.push((next, node));
             search.needed[gang] -= 1;
             if place_rest(placing, search, next + 1) {
@@ -295,9 +308,6 @@ fn place_rest(placing: &mut Placing<'_>, search: &mut ExactSearch, next: usize) 
             search.placed.pop();
             placing.reservations.undo(placing.terms, placing.world, &[pod]);
             put_back_as(placing, before);
-            if search.steps == 0 {
-                break;
-            }
         }
     }
     // Without it, and without the equal members after it.
@@ -365,6 +375,7 @@ fn put_back_as(placing: &mut Placing<'_>, before: Vec<Saved>) {
 
 fn reserve_on(placing: &mut Placing<'_>, id: PodId, node: NodeId, devices: Option<DeviceChoice>) -> bool {
     let Some(pod) = placing.world.pod(id) else { return false };
+    placing.stats.work += compared(placing.world, pod);
     let view = placing.view();
     let NodeChoice::Node(node, mut slots) = choose(view, placing.terms.rules, pod, Some(node)).0 else { return false };
     if let Some(choice) = devices {

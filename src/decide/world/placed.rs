@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::pod::Pod;
+use super::spec::PodSpec;
 use super::{NodeId, PodId};
 
 /// Pods that are in the accounts of a node.
@@ -12,6 +13,8 @@ pub(super) struct Placed {
     priorities: BTreeMap<i32, usize>,
     /// How many ask for devices.
     with_devices: usize,
+    /// Terms of the two kinds of pods that follow.
+    terms: usize,
     /// Those with required anti-affinity: they refuse others.
     refusing: BTreeSet<PodId>,
     /// Those with required affinity or preferred terms: they attract other pods, or repel them.
@@ -27,6 +30,7 @@ impl Placed {
         let spec = &pod.facts.spec;
         *self.priorities.entry(spec.priority).or_insert(0) += 1;
         self.with_devices += usize::from(pod.asks_for_devices());
+        self.terms += terms_of(spec);
         if !spec.anti_affinity.is_empty() {
             self.refusing.insert(pod.id);
         }
@@ -38,6 +42,7 @@ impl Placed {
     /// Undoes [`Placed::enter`] of the same record.
     pub fn leave(&mut self, pod: &Pod) {
         self.with_devices -= usize::from(pod.asks_for_devices());
+        self.terms -= terms_of(&pod.facts.spec);
         let priority = pod.facts.spec.priority;
         if let Some(count) = self.priorities.get_mut(&priority) {
             *count -= 1;
@@ -85,6 +90,14 @@ impl Placed {
         self.priorities.keys().next().copied()
     }
 
+    pub fn count(&self) -> usize {
+        self.priorities.values().sum()
+    }
+
+    pub fn terms(&self) -> usize {
+        self.terms
+    }
+
     pub fn with_devices(&self) -> usize {
         self.with_devices
     }
@@ -98,4 +111,8 @@ impl Placed {
     pub fn attracting(&self) -> impl Iterator<Item = PodId> {
         self.attracting.iter().copied().filter(|id| !self.is_reserved(*id))
     }
+}
+
+fn terms_of(spec: &PodSpec) -> usize {
+    spec.anti_affinity.len() + spec.affinity.len() + spec.pods_preferred.len()
 }

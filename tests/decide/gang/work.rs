@@ -1,6 +1,12 @@
 //! How much is done for a gang: counted, so that a rule that looks at every member for each of them is seen.
 
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use baton::contract::hint::LabelSelector;
 use baton::decide::pod::Phase;
+use baton::decide::scheduler::Config;
+use baton::decide::world::spec::PodTerm;
 
 use crate::harness::gangs::{TestGangs, gang};
 
@@ -64,4 +70,131 @@ fn a_gang_of_many_alike_that_fits_nowhere_costs_one_look_at_its_members() {
     gangs.settle();
     assert_eq!((gangs.count("never"), gangs.reason("never-7")), (0, "Unschedulable"));
     assert_eq!((offered(&gangs), gangs.cluster.stats().group_attempts), (50, 1));
+}
+
+/// Nodes of one pool: as many as a search looks at, where all 64 are there.
+fn pool(gangs: &mut TestGangs, nodes: Range<usize>) {
+    nodes.for_each(|n| gangs.plain_node(&format!("n-{n}"), 64, "x"));
+}
+
+/// So many pods run on nodes that take no others.
+fn crowd(gangs: &mut TestGangs, pods: usize) {
+    for n in 0..pods {
+        let node = format!("crowd-{}", n / 100);
+        if n % 100 == 0 {
+            gangs.plain_node(&node, 64, &node);
+            gangs.cluster.change_node(&node, |facts| facts.unschedulable = true);
+        }
+        let mut facts = gangs.facts(&format!("crowd-{n}"), &[("cpu", "1m")], &[]);
+        facts.handoff.node = Some(node.as_str().into());
+        facts.handoff.phase = Phase::Running;
+        gangs.cluster.submit(facts);
+    }
+}
+
+/// A gang of two, each of which takes a pool for itself: where there is one pool, one of them is left over.
+fn apart(gangs: &mut TestGangs, name: &str, more: &[(&str, &str)]) {
+    let labels = BTreeMap::from([("app".to_owned(), name.to_owned())]);
+    let selector = LabelSelector { match_labels: labels.clone(), ..LabelSelector::default() };
+    let away = PodTerm { selector: Some(selector), topology_key: "pool".to_owned(), ..PodTerm::default() };
+    for n in 0..2 {
+        let mut facts = gangs.facts(&format!("{name}-{n}"), &[("cpu", "1m")], &gang(name, "2", more));
+        facts.spec.labels.clone_from(&labels);
+        facts.spec.anti_affinity = vec![away.clone()];
+        gangs.cluster.submit(facts);
+    }
+}
+
+/// No nodes yet. Invariants are checked at rest only: the cluster is large.
+fn large() -> TestGangs {
+    let mut gangs = TestGangs::with(Config::default());
+    gangs.cluster.watchful = false;
+    gangs
+}
+
+/// Work of each attempt so far.
+fn work(gangs: &TestGangs) -> u64 {
+    let stats = gangs.cluster.stats();
+    stats.work / stats.group_attempts
+}
+
+fn run_once(gangs: &mut TestGangs) {
+    let now = gangs.cluster.moment();
+    let effects = gangs.cluster.scheduler.run(now);
+    gangs.cluster.perform(effects);
+}
+
+#[test]
+fn a_search_whose_placements_compare_all_pods_tries_the_fewer_the_more_there_are() {
+    let mut gangs = large();
+    pool(&mut gangs, 0..64);
+    crowd(&mut gangs, 2000);
+    apart(&mut gangs, "g", &[]);
+    gangs.settle();
+    assert_eq!(gangs.count("g"), 0);
+    // To the end: 4,160 placements, each of which compares 2,000 pods.
+    assert!(work(&gangs) < 11_000, "{}", work(&gangs));
+}
+
+#[test]
+fn a_small_cluster_is_searched_to_the_end_for_members_that_keep_apart() {
+    let mut gangs = large();
+    pool(&mut gangs, 0..64);
+    crowd(&mut gangs, 100);
+    apart(&mut gangs, "g", &[]);
+    gangs.settle();
+    assert_eq!(gangs.count("g"), 0);
+    // The first on each node, then the second on each.
+    assert!(work(&gangs) >= 64 + 64 * 64, "{}", work(&gangs));
+}
+
+#[test]
+fn members_that_look_at_no_other_pod_are_searched_to_the_end_among_many_pods() {
+    for others in [0, 2000] {
+        let mut gangs = large();
+        crowd(&mut gangs, others);
+        // Each takes one of seven nodes, which differ; eight do not fit.
+        (0..7).for_each(|n| gangs.plain_node(&format!("n-{n}"), 1, &format!("x-{n}")));
+        for n in 0..8 {
+            let cpu = if n < 4 { "1" } else { "900m" };
+            gangs.asks(&format!("g-{n}"), &[("cpu", cpu)], &gang("g", "8", &[]));
+        }
+        gangs.settle();
+        assert_eq!(gangs.count("g"), 0);
+        // The first four in 64 states, the others in eight for each of 35, each on seven nodes.
+        assert!(work(&gangs) >= (64 + 35 * 8) * 7, "{} beside {others}", work(&gangs));
+    }
+}
+
+#[test]
+fn a_call_decides_no_more_once_its_decisions_have_cost_much() {
+    let mut gangs = large();
+    pool(&mut gangs, 0..64);
+    crowd(&mut gangs, 2000);
+    (0..5).for_each(|n| apart(&mut gangs, &format!("g{n}"), &[]));
+    run_once(&mut gangs);
+    let tried = gangs.cluster.stats().group_attempts;
+    assert!((1..5).contains(&tried), "{tried} gangs tried in one call");
+    assert!(gangs.cluster.scheduler.next().is_some_and(|at| at <= gangs.cluster.now), "the others are due");
+    gangs.settle();
+    assert!(gangs.cluster.stats().group_attempts >= 5);
+}
+
+#[test]
+fn groups_that_hold_room_do_not_multiply_the_searches_of_one_decision() {
+    let mut gangs = large();
+    gangs.accumulating = true;
+    pool(&mut gangs, 0..4);
+    (0..24).for_each(|n| apart(&mut gangs, &format!("g{n}"), &[("mode", "NonStrict")]));
+    // It is tried first, and has the lowest rank of those that hold room.
+    apart(&mut gangs, "z", &[("mode", "NonStrict"), ("label:koordinator.sh/priority", "1")]);
+    gangs.settle();
+    assert_eq!(gangs.cluster.reservations(), 25);
+    pool(&mut gangs, 4..64);
+    crowd(&mut gangs, 2000);
+    let before = gangs.cluster.stats().work;
+    run_once(&mut gangs);
+    let spent = gangs.cluster.stats().work - before;
+    // One search of each of the others, at 10,000, would cost 250,000.
+    assert!((100_000..150_000).contains(&spent), "{spent}");
 }

@@ -87,7 +87,8 @@ pub trait QueueSort: Plugin {
     fn key(&self, item: &Queued) -> SortKey;
 }
 
-/// Judges a pod before any node is looked at, and prepares what its filters share.
+/// Judges a pod before any node is looked at, and prepares what its filters share. What one that reads all pods
+/// costs is counted in `compared` of `core/placing.rs`.
 pub trait PreFilter: Plugin {
     /// Anything but fit ends the cycle.
     fn pre_filter(&self, view: View<'_>, pod: &Pod, slots: &mut Slots) -> Outcome;
