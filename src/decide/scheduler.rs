@@ -46,7 +46,6 @@ use crate::bind::{Binder, Cancel};
 use crate::core::agenda::{Agenda, BindEvent, NEW_POD, Scene, Step, Terms};
 use crate::core::context::Context;
 use crate::core::earmarks::Earmarks;
-use crate::core::placing::MOST;
 use crate::core::preemption::Preemption;
 use crate::core::queue::{Item, Queue};
 use crate::core::reporter::Reporter;
@@ -197,6 +196,7 @@ impl Scheduler {
     }
 
     fn split(&mut self, now: Moment) -> (Context<'_>, &mut Binder, &mut Gangs, &mut TyJobs, &mut OtherSchedulers) {
+        self.agenda.stats.work.begin();
         let context = Context {
             terms: Terms { now, leading: self.leading, config: &self.config, rules: &self.rules },
             world: &mut self.world,
@@ -205,7 +205,6 @@ impl Scheduler {
             preemption: &mut self.preemption,
             earmarks: &mut self.earmarks,
             reporter: &mut self.reporter,
-            until: self.agenda.stats.work + MOST,
             agenda: &mut self.agenda,
         };
         (context, &mut self.binder, &mut self.gangs, &mut self.tyjobs, &mut self.other_schedulers)
@@ -310,9 +309,9 @@ impl Scheduler {
             self.route(now);
         }
         self.agenda.queue.tick(now.mono);
-        let until = self.agenda.stats.work + RUN;
+        let until = self.agenda.stats.work.done() + RUN;
         for _ in 0..decisions {
-            if self.agenda.stats.work >= until {
+            if self.agenda.stats.work.done() >= until {
                 break;
             }
             // A released place is assigned again before the next decision.

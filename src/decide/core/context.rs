@@ -44,8 +44,6 @@ pub struct Context<'a> {
     pub reporter: &'a mut Reporter,
     /// What is to be done.
     pub agenda: &'a mut Agenda,
-    /// [`Stats::work`](super::Stats::work) at which searches of this call end.
-    pub until: u64,
 }
 
 impl Context<'_> {
@@ -69,7 +67,6 @@ impl Context<'_> {
             reservations: self.reservations,
             preemption: self.preemption,
             stats: &mut self.agenda.stats,
-            until: self.until,
         }
     }
 }

@@ -18,8 +18,43 @@ use super::settings::{NodeSearch, Stats};
 pub const LOOKS: u64 = 16;
 /// Comparing pods with so many terms costs as much.
 const COMPARED: usize = 128;
-/// What the searches of one call may cost, in [`Stats::work`]: as much as one in each of 16 domains and what follows. About a second.
-pub const MOST: u64 = 200_000;
+/// What the searches of one call may cost: as much as one in each of 16 domains and what follows. About a second.
+const MOST: u64 = 200_000;
+
+/// What placing pods has cost, in placements that a search tries: nodes that are judged and pods that are compared count, too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PlacingCost {
+    done: u64,
+    /// At which the searches of the present call end.
+    until: u64,
+}
+
+impl PlacingCost {
+    /// A call begins: its searches may cost as much as those of any other.
+    pub const fn begin(&mut self) {
+        self.until = self.done + MOST;
+    }
+
+    /// Since the start of the process.
+    pub const fn done(self) -> u64 {
+        self.done
+    }
+
+    /// Counts more.
+    pub const fn add(&mut self, more: u64) {
+        self.done += more;
+    }
+
+    /// Nothing is left for searches in this call.
+    pub const fn is_spent(self) -> bool {
+        self.done >= self.until
+    }
+
+    /// No more than half is left.
+    pub const fn is_half_spent(self) -> bool {
+        self.done + MOST / 2 >= self.until
+    }
+}
 
 /// What giving room back changes: the accounts, and what follows from it.
 pub struct Rooms<'a> {
@@ -48,24 +83,12 @@ pub struct Placing<'a> {
     pub preemption: &'a Preemption,
     /// Counters.
     pub stats: &'a mut Stats,
-    /// [`Stats::work`] at which searches end.
-    pub until: u64,
 }
 
 impl Placing<'_> {
     /// What rules read.
     pub fn view(&self) -> View<'_> {
         self.terms.view(self.world)
-    }
-
-    /// Nothing is left for searches in this call.
-    pub fn is_spent(&self) -> bool {
-        self.stats.work >= self.until
-    }
-
-    /// No more than half is left.
-    pub fn is_half_spent(&self) -> bool {
-        self.stats.work + MOST / 2 >= self.until
     }
 
     /// Chooses a node for a pod of the world, or judges `only` that node; also returns the number of judged nodes.
@@ -76,7 +99,7 @@ impl Placing<'_> {
             NodeSearch::Indexed => self.index.choose(view, self.terms.rules, pod, only),
             NodeSearch::Scanning => choose(view, self.terms.rules, pod, only),
         };
-        self.stats.work += 1 + compared(self.world, pod) + judged / LOOKS;
+        self.stats.work.add(1 + compared(self.world, pod) + judged / LOOKS);
         Some((choice, judged))
     }
 
@@ -121,7 +144,7 @@ impl Placing<'_> {
     }
 }
 
-/// What PreFilter rules compare before any node is judged, in [`Stats::work`]: the pod with every term of placed pods, and every placed
+/// What PreFilter rules compare before any node is judged, in [`PlacingCost`]: the pod with every term of placed pods, and every placed
 /// pod with each required term of its own.
 pub fn compared(world: &World, pod: &Pod) -> u64 {
     let spec = &pod.facts.spec;

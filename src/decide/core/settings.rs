@@ -8,6 +8,7 @@ use crate::lock::{LockMode, LockPolicy};
 use crate::world::WorldPolicy;
 use baton_contract::LockFormat;
 
+use super::placing::PlacingCost;
 use super::policies::{EarmarkPolicy, GangPolicy, JobPolicy};
 
 /// How a node is searched for. Both find the same node.
@@ -90,8 +91,8 @@ pub struct Stats {
     pub attempts: u64,
     /// Judged nodes.
     pub judged: u64,
-    /// What placing pods has cost, in placements that a search tries: nodes that are judged and pods that are compared count, too.
-    pub work: u64,
+    /// What placing pods has cost.
+    pub work: PlacingCost,
     /// Decisions without a node.
     pub unschedulable: u64,
     /// Pods bound by this process.

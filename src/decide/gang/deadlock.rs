@@ -50,7 +50,7 @@ impl Gangs {
         let own = holders.iter().find(|(_, _, id)| id == group).cloned();
         let above = holders.iter().take_while(|rank| own.is_some() && Some(*rank) != own.as_ref());
         for (at, (.., upper)) in above.enumerate() {
-            if cx.placing().is_half_spent() {
+            if cx.agenda.stats.work.is_half_spent() {
                 // The other half is for the group itself.
                 break;
             }
@@ -127,7 +127,7 @@ impl Gangs {
         let mut taken = Vec::new();
         for (at, group) in below.iter().enumerate().rev() {
             taken.push(SavedGroup::take(placing, group));
-            if at > 0 && placing.is_half_spent() {
+            if at > 0 && placing.stats.work.is_half_spent() {
                 continue;
             }
             if let Some(done) = attempt(self, placing) {

@@ -123,9 +123,9 @@ impl ExactSearch {
 
     /// Counts a placement that was tried, for which `compared` was counted.
     fn count_step(&mut self, placing: &mut Placing<'_>, next: usize, compared: u64) {
-        placing.stats.work += 1;
+        placing.stats.work.add(1);
         let cost = if self.members[next].looks_at_others(placing.world) { 1 + compared } else { 1 };
-        self.steps = if placing.is_spent() { 0 } else { self.steps.saturating_sub(cost) };
+        self.steps = if placing.stats.work.is_spent() { 0 } else { self.steps.saturating_sub(cost) };
     }
 
     /// Members placed on a node, first to last.
@@ -143,7 +143,7 @@ pub(super) fn search(placing: &mut Placing<'_>, order: &TryOrder) -> Option<Vec<
 /// [`search`] within what is left of a budget.
 pub(super) fn search_within(placing: &mut Placing<'_>, order: &TryOrder, budget: &mut Budget) -> Option<Vec<PodId>> {
     let (members, kinds) = searchable(placing.world, order)?;
-    if placing.is_spent() || !budget.begin((placing.world.nodes().count() * kinds) as u64 / LOOKS) {
+    if placing.stats.work.is_spent() || !budget.begin((placing.world.nodes().count() * kinds) as u64 / LOOKS) {
         return None;
     }
     let first = members.first()?.pod;
@@ -295,9 +295,9 @@ fn place_rest(placing: &mut Placing<'_>, search: &mut ExactSearch, next: usize) 
             if !seen.insert((class, beside)) {
                 continue;
             }
-            let work = placing.stats.work;
+            let work = placing.stats.work.done();
             let placed = place_on(placing, search, next, node);
-            search.count_step(placing, next, placing.stats.work - work);
+            search.count_step(placing, next, placing.stats.work.done() - work);
             let Some(before) = placed else { continue };
             search.placed.push((next, node));
             search.needed[gang] -= 1;
@@ -375,7 +375,7 @@ fn put_back_as(placing: &mut Placing<'_>, before: Vec<Saved>) {
 
 fn reserve_on(placing: &mut Placing<'_>, id: PodId, node: NodeId, devices: Option<DeviceChoice>) -> bool {
     let Some(pod) = placing.world.pod(id) else { return false };
-    placing.stats.work += compared(placing.world, pod);
+    placing.stats.work.add(compared(placing.world, pod));
     let view = placing.view();
     let NodeChoice::Node(node, mut slots) = choose(view, placing.terms.rules, pod, Some(node)).0 else { return false };
     if let Some(choice) = devices {

@@ -337,7 +337,7 @@ mod tests {
             !longer[0].advice.contains("takes it over"),
             "not expired where the cluster waits for an hour: {longer:?}"
         );
-        assert!(longer[2].advice.contains("after 1h unchanged"), "{longer:?}");
+        assert!(longer[2].advice.contains("unchanged after 1h"), "{longer:?}");
         let lease = cluster.leases.values_mut().next().unwrap();
         let status = AgentStatus { unreleased: Some(expired.value.as_str().into()), ..lease.status().unwrap() };
         lease.metadata.annotations = Some([(key::AGENT.to_owned(), status.print())].into());

@@ -115,7 +115,7 @@ fn large() -> TestGangs {
 /// Work of each attempt so far.
 fn work(gangs: &TestGangs) -> u64 {
     let stats = gangs.cluster.stats();
-    stats.work / stats.group_attempts
+    stats.work.done() / stats.group_attempts
 }
 
 fn run_once(gangs: &mut TestGangs) {
@@ -192,9 +192,9 @@ fn groups_that_hold_room_do_not_multiply_the_searches_of_one_decision() {
     assert_eq!(gangs.cluster.reservations(), 25);
     pool(&mut gangs, 4..64);
     crowd(&mut gangs, 2000);
-    let before = gangs.cluster.stats().work;
+    let before = gangs.cluster.stats().work.done();
     run_once(&mut gangs);
-    let spent = gangs.cluster.stats().work - before;
+    let spent = gangs.cluster.stats().work.done() - before;
     // One search of each of the others, at 10,000, would cost 250,000.
     assert!((100_000..150_000).contains(&spent), "{spent}");
 }
