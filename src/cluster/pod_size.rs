@@ -23,7 +23,7 @@ fn values(values: Option<&Vec<String>>) -> usize {
 /// Labels, expressions and values.
 pub(super) fn selector(selector: Option<&LabelSelector>) -> usize {
     let Some(selector) = selector else { return 0 };
-    let labels = selector.match_labels.iter().map(|labels| labels.len());
+    let labels = selector.match_labels.iter().map(std::collections::BTreeMap::len);
     one_and(labels.chain(selector.match_expressions.iter().flatten().map(|part| values(part.values.as_ref()))))
 }
 

@@ -70,7 +70,7 @@ fn a_large_status_forgets_failed_pods_once_the_api_server_has_them_no_more() {
     assert_eq!(test.look().0, test.status(), "no status is written for that alone");
     test.ends("rl-actor-0", Phase::Failed);
     let look = |test: &TestJob| {
-        let (status, pods) = (test.look().0, Vec::from_iter(test.pods.values().cloned()));
+        let (status, pods) = (test.look().0, test.pods.values().cloned().collect::<Vec<_>>());
         (rests_on(&test.job, &status, &pods), status.replaced)
     };
     let (asked, left) = look(&test);
