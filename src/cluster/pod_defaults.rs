@@ -2,8 +2,17 @@
 
 use serde_json::{Value, json};
 
+use super::pod::LightPod;
+
+/// All of it.
+pub fn fill(pod: &mut Value) {
+    merge_label_keys(pod);
+    host_ports(&mut pod["spec"]);
+    pod_requests(pod);
+}
+
 /// Writes the pod's own values into the selectors of its pod affinity, as `matchLabelKeys` and `mismatchLabelKeys` say.
-pub fn merge_label_keys(pod: &mut Value) {
+fn merge_label_keys(pod: &mut Value) {
     let labels = pod["metadata"]["labels"].clone();
     for kind in ["podAffinity", "podAntiAffinity"] {
         for (list, inner) in [
@@ -35,8 +44,27 @@ fn merge_into(term: &mut Value, labels: &Value) {
     }
 }
 
+/// What a pod as a whole asks for where it only limits it: what its containers ask for, and else its limits.
+fn pod_requests(pod: &mut Value) {
+    if pod.pointer("/spec/resources/limits").and_then(Value::as_object).is_none_or(|limits| limits.is_empty()) {
+        return;
+    }
+    let mut containers = pod.clone();
+    containers["spec"]["resources"] = Value::Null;
+    // The caller reports what cannot be read.
+    let Ok(containers) = serde_json::from_value::<LightPod>(containers) else { return };
+    let sum = containers.requested();
+    let named = |name: &str| !pod["spec"]["resources"]["requests"][name].is_null();
+    let sums = [("cpu", format!("{}m", sum.milli_cpu)), ("memory", sum.memory.to_string())];
+    for (name, amount) in
+        sums.into_iter().filter(|(name, amount)| !named(name) && !amount.starts_with('0')).collect::<Vec<_>>()
+    {
+        pod["spec"]["resources"]["requests"][name] = amount.into();
+    }
+}
+
 /// On the host's network every container port is a port of the host.
-pub fn host_ports(spec: &mut Value) {
+fn host_ports(spec: &mut Value) {
     if spec.get("hostNetwork") != Some(&json!(true)) {
         return;
     }
@@ -48,5 +76,27 @@ pub fn host_ports(spec: &mut Value) {
                 port.insert("hostPort".to_owned(), port.get("containerPort").cloned().unwrap_or_default());
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of pod-level limits, as `defaultPodRequests` of Kubernetes 1.37 has it.
+    #[test]
+    fn a_pod_that_limits_itself_as_a_whole_asks_for_what_its_containers_do() {
+        let asked = |limits: Value, container: Value| {
+            let containers = json!([{"name": "a", "resources": {"requests": container}}, {"name": "b"}]);
+            let mut pod = json!({"metadata": {"name": "p", "namespace": "ml"},
+                "spec": {"resources": {"limits": limits}, "containers": containers}});
+            fill(&mut pod);
+            let sum = serde_json::from_value::<LightPod>(pod).unwrap().requested();
+            (sum.milli_cpu, sum.memory)
+        };
+        assert_eq!(asked(json!({"cpu": "32"}), json!({"cpu": "1"})), (1000, 0), "its containers");
+        assert_eq!(asked(json!({"cpu": "32"}), json!({})), (32_000, 0), "its limit: they ask for nothing");
+        assert_eq!(asked(json!({"memory": "4Gi"}), json!({"cpu": "1"})), (1000, 4 << 30));
+        assert_eq!(asked(json!({}), json!({"cpu": "1"})), (1000, 0));
     }
 }

@@ -176,6 +176,12 @@ impl LightPod {
         JobClaim::read(owner, label, |key| self.annotation(key))
     }
 
+    /// What the pod asks for.
+    pub(super) fn requested(&self) -> Resources {
+        let [asked, _] = self.requests();
+        asked.total()
+    }
+
     /// What the containers ask for; and CPU and memory alone, as nodes are rated by them.
     fn requests(&self) -> [RequestParts; 2] {
         let spec = &self.spec;

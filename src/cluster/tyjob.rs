@@ -94,8 +94,7 @@ fn job_spec(key: &PodKey, status: &TyJobStatus, spec: &TyJobSpec) -> Result<JobS
     let part = |role, name: &str, counts, template: &PodTemplate| -> Result<JobPart, Box<str>> {
         let mut pod = pod_of(key, status, spec, (role, name), template);
         as_served(&mut pod);
-        pod_defaults::merge_label_keys(&mut pod);
-        pod_defaults::host_ports(&mut pod["spec"]);
+        pod_defaults::fill(&mut pod);
         let ask = PodAsk::read(&pod["spec"]).map_err(|error| format!("the template of {name}: {error}"))?;
         let pod: LightPod = serde_json::from_value(pod).map_err(|error| format!("the template of {name}: {error}"))?;
         let mut pod = pod.facts();

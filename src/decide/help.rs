@@ -36,6 +36,8 @@ pub enum Help {
     Selector,
     /// The operator must write the node's partition table.
     PartitionTable,
+    /// The pod must have fewer parts.
+    SmallerPod,
     /// The kubelet's limit of pods is reached.
     MaxPods,
     /// A storage class is missing.

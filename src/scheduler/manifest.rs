@@ -161,8 +161,7 @@ fn admit(mut pod: Value) -> Result<Unadmitted, ManifestError> {
     }
     default_names(&mut pod);
     default_spec(&mut pod["spec"])?;
-    pod_defaults::merge_label_keys(&mut pod);
-    pod_defaults::host_ports(&mut pod["spec"]);
+    pod_defaults::fill(&mut pod);
     let text = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
     let class = text(&pod["spec"]["priorityClassName"]).map(Into::into);
     let priority = pod["spec"]["priority"].as_i64().map(|priority| priority as i32);

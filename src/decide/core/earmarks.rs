@@ -15,6 +15,7 @@ use crate::world::{Confinement, NodeId, Pod, PodId, World};
 
 use super::agenda::{Agenda, Scene, Terms};
 use super::min_resources;
+use super::placing::LOOKS;
 use super::preemption::refuses_for_good;
 use super::queue::Item;
 use super::rules::plugins::{device_fit, of_gpus};
@@ -24,6 +25,10 @@ use baton_contract::{EventReason, key};
 
 /// An earmark is checked this often.
 const CHECK: Duration = Duration::from_secs(10);
+/// An item for which no nodes can be kept is looked at again after so long.
+const LOOK_AGAIN: Duration = Duration::from_secs(60);
+/// Most nodes that a dry run empties for members without devices: each costs as much as placing a pod.
+const EMPTIED: usize = 256;
 
 /// What a group or pod waits for; each has its turn of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -140,7 +145,11 @@ impl Earmarks {
         }
         // What another one keeps is kept from this one, too.
         self.close(world);
-        let (_, nodes) = choose_nodes(terms, world, &members, priority, wanted, None)?;
+        agenda.stats.work.add((world.nodes().count() * members.len()) as u64 / LOOKS);
+        let Some((_, nodes)) = choose_nodes(terms, world, &members, priority, wanted, None) else {
+            self.passed.insert(item.clone(), terms.now.mono + LOOK_AGAIN);
+            return None;
+        };
         let refused = out_of_proportion(world, &members, &nodes);
         if let Some(text) = refused.or_else(|| self.too_large(terms.scene(world), &nodes, wanted)) {
             return Some(text);
@@ -440,6 +449,8 @@ struct DryRun {
     placed: Vec<PodId>,
     /// Pods that have ended for them.
     ended: Vec<PodId>,
+    /// Nodes that were emptied for members without devices.
+    emptied: usize,
 }
 
 impl DryRun {
@@ -492,7 +503,10 @@ impl DryRun {
             }
             let mut left = once(*id).peekable();
             let open = open_to(terms.scene(world), *id, &nodes);
-            open.into_iter().any(|at| self.place_emptied(terms, world, at, ends, &mut left))
+            open.into_iter().any(|at| {
+                self.emptied += 1;
+                self.emptied <= EMPTIED && self.place_emptied(terms, world, at, ends, &mut left)
+            })
         })
     }
 

@@ -30,7 +30,7 @@ pub struct PlacingCost {
 }
 
 impl PlacingCost {
-    /// A call begins: its searches may cost as much as those of any other.
+    /// A call begins, or the last that it tries: its searches may cost as much as those of any other.
     pub const fn begin(&mut self) {
         self.until = self.done + MOST;
     }

@@ -74,6 +74,10 @@ pub(super) fn by_help(help: Help) -> Option<&'static str> {
             "The node's kubelet knows no such resource: sharing is off there, the device is missing, or the registration is \
              lost; `baton get nodes -o wide` and `baton doctor` on that node say which"
         }
+        Help::SmallerPod => {
+            "Make the pod smaller: fewer containers, resources and tolerations, fewer values in its selectors; a label on nodes can stand for a \
+             list of their names"
+        }
         Help::Unassigned => {
             "Pods of another scheduler hold devices there that the node daemon has not identified yet: it does so within seconds of \
              the kubelet's call; or a more important pod is nominated there and waits for pods to leave: `baton get pods -A` shows both"

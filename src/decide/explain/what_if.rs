@@ -21,6 +21,7 @@ use baton_contract::{PodRef, ShareIsolation, key};
 
 use super::answer::{OneMove, RatedNode, WhatIf, WhatIfObject, WhatIfObjects};
 use super::judged::{held_words, judge_all};
+use super::node::has_stuck_lock;
 
 /// A pod as in its manifest, before admission has set its priority.
 #[derive(Debug, Clone)]
@@ -332,6 +333,12 @@ impl Scheduler {
         let stock = chosen.and_then(|id| self.world().node(id)?.stock.as_ref());
         if held.as_ref().is_some_and(|held| are_counted_only(stock, held)) {
             notes.push(COUNTED_ONLY.to_owned());
+        }
+        let locked = chosen.and_then(|id| self.world().node(id));
+        if held.is_some() && locked.is_some_and(|node| has_stuck_lock(self.world(), node, now.wall)) {
+            notes.push(
+                "the node's lock does not go by itself: the pod would wait for it (`baton get locks`)".to_owned(),
+            );
         }
         let devices = held.as_ref().map(held_words).unwrap_or_default();
         let node = self.node_name(chosen);

@@ -131,6 +131,7 @@ impl Gangs {
             }
             Attempt::Unfit(_) if resolve && self.resolve_holders(cx, group) => {}
             Attempt::Unfit(mut unfit) => {
+                cx.agenda.stats.work.begin();
                 if self.preempt_for_group(cx, group) {
                     unfit.text.push_str("; others make room");
                 }

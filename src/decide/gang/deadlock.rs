@@ -127,8 +127,10 @@ impl Gangs {
         let mut taken = Vec::new();
         for (at, group) in below.iter().enumerate().rev() {
             taken.push(SavedGroup::take(placing, group));
-            if at > 0 && placing.stats.work.is_half_spent() {
-                continue;
+            match at {
+                0 => placing.stats.work.begin(),
+                _ if placing.stats.work.is_half_spent() => continue,
+                _ => {}
             }
             if let Some(done) = attempt(self, placing) {
                 return Some((done, taken.into_iter().map(|holdings| holdings.group().clone()).collect()));

@@ -200,7 +200,10 @@ impl Gangs {
             }
         }
         own.put(placing);
-        let Some((_, unfit)) = nearest else { return self.attempt_anywhere(placing, group) };
+        let Some((_, unfit)) = nearest else {
+            placing.stats.work.begin();
+            return self.attempt_anywhere(placing, group);
+        };
         let unfit = UnfitMember { wake, ..unfit };
         if is_strict(placing.world, group) {
             return Attempt::Unfit(unfit);

@@ -73,6 +73,11 @@ impl Start {
         self.too_large = Some(why);
     }
 
+    /// Every place is a pod's.
+    pub(super) fn has_no_waits(&self) -> bool {
+        self.waits.is_empty()
+    }
+
     /// Notes how far the pod of a place is; it has been waited for since then.
     pub(super) fn note(&mut self, pod: &str, progress: PodProgress, (since, now): (Duration, Duration)) {
         if progress == PodProgress::Settled {
@@ -154,7 +159,7 @@ impl TyJobs {
             return agenda.timers.set(rest.until, Timer::TyJob(key.clone()));
         }
         // Where every place is a pod's none can be given back.
-        if let Some(why) = too_large.filter(|_| !record.start.waits.is_empty()) {
+        if let Some(why) = too_large.filter(|_| !record.start.has_no_waits()) {
             return self.give_back(terms, world, agenda, key, (ConditionReason::StatusTooLarge, why));
         }
         if record.start.waits.is_empty() && has_what_it_needs(record, job) {

@@ -21,6 +21,8 @@ const MAX_MESSAGE: usize = 1024;
 
 /// After a conflict the watch shows the newer object within this time; else the write is repeated, at growing intervals.
 const CONFLICT_WAIT: Duration = Duration::from_secs(1);
+/// Pauses between writes of a status that is too large.
+const TOO_LARGE: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(600));
 
 impl TyJobs {
     /// Reports a decision about a job: a new state or reason at once, another message of the same reason once per pause.
@@ -179,7 +181,10 @@ impl TyJobs {
                 record.writes.stale = record.writes.attempted;
             }
             JobWriteResult::TooLarge(_) | JobWriteResult::Failed(_) => {
-                let wait = doubled((first, longest), record.writes.failures);
+                // Where no place can be given back, the same status is as large the next time.
+                let rests = matches!(result, JobWriteResult::TooLarge(_)) && record.start.has_no_waits();
+                let pauses = if rests { TOO_LARGE } else { (first, longest) };
+                let wait = doubled(pauses, record.writes.failures);
                 record.writes.failures += 1;
                 record.writes.last = None;
                 record.writes.not_before = scene.terms.now.mono + wait;

@@ -9,6 +9,10 @@ use super::spec::Qos;
 
 /// Makes the pod ask for these amounts, as if they stood in its spec: what quotas count of a pod is what its place has room for.
 pub(super) fn ask_for(pod: &mut PodFacts, ask: &PodAsk) {
+    // It is not placed, and `ask` has the names that its record leaves out.
+    if pod.spec.too_large.is_some() {
+        return;
+    }
     let requests = parts(pod, ask, &Resources::default(), |_| true).total();
     let Rated { milli_cpu, memory } = Rated::UNNAMED;
     let unnamed = Resources { milli_cpu, memory, ..Resources::default() };

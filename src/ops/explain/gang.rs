@@ -41,9 +41,16 @@ pub fn text(explanation: &GangExplanation, wide: bool) -> String {
         let _ = writeln!(out, "  one move would help: {found}");
     }
     let attempts = explanation.attempts;
-    let tried = if attempts > 0 { format!("Attempts: {attempts}.") } else { "Not tried yet.".to_owned() };
     let again = tried_again(attempts, &explanation.wakes, explanation.next_try_seconds);
-    let _ = writeln!(out, "\n{tried}{}", again.map(|again| format!(" {again}")).unwrap_or_default());
+    // One that is bound, or that another scheduler starts, is not tried.
+    let tried = match attempts {
+        0 => again.as_ref().map(|_| "Not tried yet.".to_owned()),
+        attempts => Some(format!("Attempts: {attempts}.")),
+    };
+    let said: Vec<String> = tried.into_iter().chain(again).collect();
+    if !said.is_empty() {
+        let _ = writeln!(out, "\n{}", said.join(" "));
+    }
     if let Some(since) = explanation.holding_since {
         let _ = writeln!(out, "It holds room since {since:.0}, for at most {}.", explanation.wait_time);
     }

@@ -26,7 +26,7 @@ pub(super) fn refusals(out: &mut String, verdict: &PodVerdict) {
     }
 }
 
-/// When a pod or a gang that waits is tried again: `Tried again when a node is added; at the latest in 5m0s.`
+/// When a pod or a gang that waits is tried: `Tried again when a node is added; at the latest in 5m0s.`
 pub(super) fn tried_again(attempts: u64, wakes: &[String], next_try_seconds: Option<u64>) -> Option<String> {
     let seconds = |left| age(Duration::from_secs(left));
     let when = match (wakes, next_try_seconds) {
@@ -36,7 +36,7 @@ pub(super) fn tried_again(attempts: u64, wakes: &[String], next_try_seconds: Opt
         (wakes, None) => format!("when {}", listed(wakes)),
         (wakes, Some(left)) => format!("when {}; at the latest in {}", listed(wakes), seconds(left)),
     };
-    Some(format!("Tried {}{when}.", if attempts > 0 { "again " } else { "" }))
+    Some(format!("{} {when}.", if attempts > 0 { "Tried again" } else { "It is tried" }))
 }
 
 /// `a`, `a or b`, `a, b or c`.

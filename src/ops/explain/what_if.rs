@@ -88,7 +88,7 @@ pub fn text(answer: &WhatIf, wide: bool) -> String {
     let mut out = String::new();
     let WhatIf { pod, fits, verdict, .. } = answer;
     // Counted reasons are listed one by one, as those of a pod that waits.
-    let listed_below = verdict.rules.iter().any(|rule| rule.count > 0);
+    let listed_below = !verdict.rules.is_empty() && verdict.rules.iter().all(|rule| rule.count > 0);
     let reasons = format!(": {}", verdict.message);
     let cut = answer.headline.split_once(&*reasons).map(|(first, _)| first).filter(|_| listed_below);
     let _ = writeln!(out, "Pod {pod} {}.", cut.unwrap_or(&answer.headline));

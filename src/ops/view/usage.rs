@@ -114,16 +114,20 @@ pub fn entries_of(snapshot: &Snapshot, pod: &HandoffPod) -> Entries {
 
 /// Devices in the words of requests: `2 GPUs, 50% of a GPU, 1 NIC`.
 pub fn amounts(devices: &Entries) -> String {
-    let mut counts = BTreeMap::<(&DeviceType, Reverse<i64>), usize>::new();
+    let word = |kind, entry: &DeviceEntry| match kind {
+        &DeviceType::Gpu if entry.id.as_str().starts_with("MIG-") => "MIG device".to_owned(),
+        DeviceType::Gpu => "GPU".to_owned(),
+        DeviceType::Rdma => "NIC".to_owned(),
+        DeviceType::Other(name) => name.to_string(),
+    };
+    let mut counts = BTreeMap::<(&DeviceType, String, Reverse<i64>), usize>::new();
     for (kind, entries) in devices {
-        entries.iter().for_each(|entry| *counts.entry((kind, Reverse(percent(entry)))).or_default() += 1);
+        for entry in entries {
+            *counts.entry((kind, word(kind, entry), Reverse(percent(entry)))).or_default() += 1;
+        }
     }
-    let words = |((kind, Reverse(percent)), count): ((&DeviceType, Reverse<i64>), usize)| {
-        let what = match kind {
-            DeviceType::Gpu => "GPU",
-            DeviceType::Rdma => "NIC",
-            DeviceType::Other(name) => name,
-        };
+    let words = |((_, what, Reverse(percent)), count): ((&DeviceType, String, Reverse<i64>), usize)| {
+        let what = what.as_str();
         match (percent, count) {
             (key::WHOLE.., count) => amount(count, what),
             (percent, 1) => format!("{percent}% of a {what}"),

@@ -153,7 +153,7 @@ impl PreFilter for DeviceFit {
     fn pre_filter(&self, _: View<'_>, pod: &Pod, slots: &mut Slots) -> Outcome {
         // No rule can judge what is not here, and this one is always enabled.
         if let Some(why) = &pod.facts.spec.too_large {
-            return Outcome::never(NAME, why.to_string(), Wake::NONE);
+            return Outcome::never(NAME, why.to_string(), Wake::NONE).helped_by(Help::SmallerPod);
         }
         if !pod.asks_for_devices() {
             return Outcome::Fit;
