@@ -107,7 +107,7 @@ mod tests {
         let said = |attempts, wakes: usize, next| tried_again(attempts, &words[..wakes], next).unwrap_or_default();
         assert_eq!(said(1, 1, None), "Tried again when a.");
         assert_eq!(said(1, 2, Some(300)), "Tried again when a or b; at the latest in 5m0s.");
-        assert_eq!(said(0, 3, None), "Tried when a, b or c.");
+        assert_eq!(said(0, 3, None), "It is tried when a, b or c.");
         assert_eq!(
             [said(1, 0, Some(5)), said(1, 0, Some(0)), said(1, 0, None)],
             ["Tried again in 5s.", "Tried again now.", ""]

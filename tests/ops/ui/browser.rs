@@ -303,7 +303,8 @@ fn the_demo_is_shown_live_by_mouse_and_by_keyboard() {
     for tab in &tabs[1..] {
         browser.to_tab(tab);
         browser.shows("live ·");
-        browser.until(&cell("free"));
+        // Nothing of a node is free under a lock that stands.
+        browser.until(&format!("!{}", cell("cordoned")));
     }
     assert!(demo.end().0);
     browser.shows("not live since");
