@@ -46,7 +46,7 @@ fn merge_into(term: &mut Value, labels: &Value) {
 
 /// What a pod as a whole asks for where it only limits it: what its containers ask for, and else its limits.
 fn pod_requests(pod: &mut Value) {
-    if pod.pointer("/spec/resources/limits").and_then(Value::as_object).is_none_or(|limits| limits.is_empty()) {
+    if pod.pointer("/spec/resources/limits").and_then(Value::as_object).is_none_or(serde_json::Map::is_empty) {
         return;
     }
     let mut containers = pod.clone();
