@@ -7,7 +7,7 @@ use std::time::Duration;
 use baton::contract::{DeviceAllocation, key};
 use baton::runtime::clock;
 use k8s_openapi::api::coordination::v1::Lease;
-use kube::api::{Api, DeleteParams, PostParams};
+use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::json;
 use tokio::sync::mpsc;
 
@@ -84,7 +84,9 @@ impl Scenario {
         let seen = tokio::spawn(bound::all(server.client.clone(), self.pods, heard));
         let before = cpu_seconds(&scheduler);
         let writes_before = server.writes();
-        leases.delete(LEASE, &DeleteParams::default()).await.unwrap();
+        // A Lease that is deleted stays its holder's until it would have expired.
+        let free = Patch::Merge(json!({"spec": {"holderIdentity": ""}}));
+        leases.patch(LEASE, &PatchParams::default(), &free).await.unwrap();
         until("the scheduler leads", LONG, async || scheduler.output().contains("leading").then_some(())).await;
         let leading = clock::mono();
         let seen = tokio::time::timeout(LONG, seen).await.expect("all pods are bound in time").unwrap();
