@@ -14,8 +14,8 @@ use crate::core::queue::Queue;
 use crate::world::{Confinement, NodeId, Pod, PodId, World};
 
 use super::agenda::{Agenda, Scene, Terms};
+use super::cost::LOOKS;
 use super::min_resources;
-use super::placing::LOOKS;
 use super::preemption::refuses_for_good;
 use super::queue::Item;
 use super::rules::plugins::{device_fit, of_gpus};

@@ -4,6 +4,7 @@
 
 pub(super) mod agenda;
 pub(super) mod context;
+pub(super) mod cost;
 pub mod earmarks;
 pub(super) mod effect;
 pub(super) mod extend;

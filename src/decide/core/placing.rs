@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::world::{NodeId, Pod, PodId, World};
 
 use super::agenda::{Agenda, Terms};
+use super::cost::LOOKS;
 use super::extend;
 use super::preemption::{Preemption, candidates};
 use super::reservations::Reservations;
@@ -14,48 +15,8 @@ use super::select::choose::{NodeChoice, choose};
 use super::select::index::Index;
 use super::settings::{NodeSearch, Stats};
 
-/// Judging so many nodes costs as much as one placement that a search tries.
-pub const LOOKS: u64 = 16;
 /// Comparing pods with so many terms costs as much.
 const COMPARED: usize = 128;
-/// What the searches of one call may cost: as much as one in each of 16 domains and what follows. About a second.
-const MOST: u64 = 200_000;
-
-/// What placing pods has cost, in placements that a search tries: nodes that are judged and pods that are compared count, too.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct PlacingCost {
-    done: u64,
-    /// At which the searches of the present call end.
-    until: u64,
-}
-
-impl PlacingCost {
-    /// A call begins, or the last that it tries: its searches may cost as much as those of any other.
-    pub const fn begin(&mut self) {
-        self.until = self.done + MOST;
-    }
-
-    /// Since the start of the process.
-    pub const fn done(self) -> u64 {
-        self.done
-    }
-
-    /// Counts more.
-    pub const fn add(&mut self, more: u64) {
-        self.done += more;
-    }
-
-    /// Nothing is left for searches in this call.
-    pub const fn is_spent(self) -> bool {
-        self.done >= self.until
-    }
-
-    /// No more than half is left.
-    pub const fn is_half_spent(self) -> bool {
-        self.done + MOST / 2 >= self.until
-    }
-}
-
 /// What giving room back changes: the accounts, and what follows from it.
 pub struct Rooms<'a> {
     /// Time, settings and rules.
@@ -144,7 +105,7 @@ impl Placing<'_> {
     }
 }
 
-/// What PreFilter rules compare before any node is judged, in [`PlacingCost`]: the pod with every term of placed pods, and every placed
+/// What PreFilter rules compare before any node is judged, in [`PlacingCost`](super::cost::PlacingCost): the pod with every term of placed pods, and every placed
 /// pod with each required term of its own.
 pub fn compared(world: &World, pod: &Pod) -> u64 {
     let spec = &pod.facts.spec;

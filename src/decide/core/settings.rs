@@ -8,7 +8,7 @@ use crate::lock::{LockMode, LockPolicy};
 use crate::world::WorldPolicy;
 use baton_contract::LockFormat;
 
-use super::placing::PlacingCost;
+use super::cost::PlacingCost;
 use super::policies::{EarmarkPolicy, GangPolicy, JobPolicy};
 
 /// How a node is searched for. Both find the same node.

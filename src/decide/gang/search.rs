@@ -10,7 +10,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::core::agenda::Scene;
-use crate::core::placing::{LOOKS, Placing, compared};
+use crate::core::cost::LOOKS;
+use crate::core::placing::{Placing, compared};
 use crate::core::reservations::Saved;
 use crate::core::rules::plugins::device_fit;
 use crate::core::select::choose::{NodeChoice, choose, judge, prepare};
