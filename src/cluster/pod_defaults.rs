@@ -55,11 +55,10 @@ fn pod_requests(pod: &mut Value) {
     let Ok(containers) = serde_json::from_value::<LightPod>(containers) else { return };
     let sum = containers.requested();
     let named = |name: &str| !pod["spec"]["resources"]["requests"][name].is_null();
-    let sums = [("cpu", format!("{}m", sum.milli_cpu)), ("memory", sum.memory.to_string())];
-    for (name, amount) in
-        sums.into_iter().filter(|(name, amount)| !named(name) && !amount.starts_with('0')).collect::<Vec<_>>()
-    {
-        pod["spec"]["resources"]["requests"][name] = amount.into();
+    let sums = [("cpu", sum.milli_cpu, "m"), ("memory", sum.memory, "")];
+    let missing: Vec<_> = sums.into_iter().filter(|(name, amount, _)| *amount > 0 && !named(name)).collect();
+    for (name, amount, unit) in missing {
+        pod["spec"]["resources"]["requests"][name] = format!("{amount}{unit}").into();
     }
 }
 

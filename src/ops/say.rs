@@ -10,6 +10,8 @@ use serde::Serialize;
 
 use super::config::print_yaml;
 
+pub use baton_decide::explain::amount;
+
 /// Version of what commands print for programs.
 pub const API_VERSION: &str = "baton.io/v1alpha1";
 
@@ -43,11 +45,6 @@ pub fn say_to_reader(text: impl Display) -> anyhow::Result<bool> {
 /// Prints a line on standard error; an error there is ignored.
 pub fn remark(line: impl Display) {
     let _ = writeln!(stderr(), "{}", visible(&line.to_string()));
-}
-
-/// `1 GPU`, `8 GPUs`.
-pub fn amount(count: usize, of: &str) -> String {
-    format!("{count} {of}{}", if count == 1 { "" } else { "s" })
 }
 
 /// How a program reads what a command prints.

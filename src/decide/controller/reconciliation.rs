@@ -318,7 +318,7 @@ impl Reconciliation {
 /// Its status cannot say it.
 fn too_large() -> JobEffect {
     let message = "the status is larger than the API server stores, so nothing more is done for the job: ask for fewer workers, or make \
-                   the job anew with shorter names";
+                   the job again with shorter names";
     JobEffect::Event { warning: true, reason: EventReason::StatusTooLarge, message: message.to_owned() }
 }
 

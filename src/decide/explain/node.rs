@@ -15,6 +15,7 @@ use baton_contract::DeviceType;
 use super::advice::by_help;
 use super::answer::{DeviceDetail, NodeExplanation};
 use super::judged::{NODE, devices_of};
+use super::what_if::amount;
 
 impl Scheduler {
     /// Explains the node of that name; `None` when there is none.
@@ -136,8 +137,7 @@ fn out_of_use(devices: &[DeviceDetail]) -> String {
         let kinds = [("gpu", "GPU"), ("mig", "MIG device"), ("rdma", "NIC")];
         let counts = kinds.map(|(kind, what)| (devices.iter().filter(|of| of.kind == kind && is(of)).count(), what));
         let counts = counts.into_iter().filter(|(count, _)| *count > 0);
-        let parts: Vec<String> =
-            counts.map(|(count, what)| format!("{count} {what}{}", if count == 1 { "" } else { "s" })).collect();
+        let parts: Vec<String> = counts.map(|(count, what)| amount(count, what)).collect();
         if parts.is_empty() { String::new() } else { format!("; {} {state}", are(&parts)) }
     };
     words(&|of| !of.healthy, "out of service") + &words(&|of| of.healthy && of.cordon.is_some(), "cordoned")

@@ -102,7 +102,7 @@ fn are_counted_only(stock: Option<&Stock>, held: &Held) -> bool {
 }
 
 /// `1 pod`, `8 pods`.
-fn amount(count: usize, of: &str) -> String {
+pub fn amount(count: usize, of: &str) -> String {
     format!("{count} {of}{}", if count == 1 { "" } else { "s" })
 }
 
