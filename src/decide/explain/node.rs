@@ -104,7 +104,7 @@ impl Scheduler {
 /// What may help a node whose daemon is in this state: where its kubelet is away and there is no daemon, the kubelet comes first.
 fn advice(help: Help, daemon: DaemonState) -> Option<String> {
     let first = by_help(help)?;
-    let then = by_help(daemon.help()).filter(|_| help == Help::Kubelet && daemon == DaemonState::Missing);
+    let then = by_help(Help::Daemon).filter(|_| help == Help::Kubelet && daemon == DaemonState::NotStarted);
     Some(then.map_or_else(|| first.to_owned(), |then| format!("{first}. {then}")))
 }
 
@@ -146,14 +146,7 @@ fn out_of_use(devices: &[DeviceDetail]) -> String {
 /// The same by the node alone.
 pub(super) fn closed(node: &Node, wall: Timestamp) -> Option<(String, Help)> {
     let daemon = node.daemon(wall);
-    let fault = || match daemon.fault(&node.name).filter(|_| !daemon.serves())? {
-        // A daemon that was never there could not start either.
-        fault if daemon == DaemonState::Missing && node.facts.as_ref().is_some_and(|facts| facts.not_ready) => {
-            let kubelet = DaemonState::KubeletAway;
-            Some((format!("{}; {fault}", kubelet.fault(&node.name)?), kubelet.help()))
-        }
-        fault => Some((fault, daemon.help())),
-    };
+    let fault = || daemon.fault(&node.name).filter(|_| !daemon.serves()).map(|fault| (fault, daemon.help()));
     let say = |text: &str, help| Some((text.to_owned(), help));
     if node.facts.is_none() {
         return say("there is no Node object of this name; what is left of it is deleted with it", Help::Rule);

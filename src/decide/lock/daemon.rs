@@ -39,6 +39,8 @@ pub struct Heard {
 pub enum DaemonState {
     /// It has never reported.
     Missing,
+    /// It has never reported, and could not: the Node is not Ready, so that its kubelet starts no daemon either.
+    NotStarted,
     /// The Node is not Ready: whatever the daemon says, its kubelet starts no pod.
     KubeletAway,
     /// It has died: the kubelet offers none of so many healthy GPUs or NICs, for which the daemon was registered.
@@ -58,7 +60,9 @@ pub enum DaemonState {
 impl DaemonState {
     /// Judges a daemon. One that ends by itself takes its registrations back from its Lease first: that of one that has died names some.
     pub fn of(heard: Heard) -> Self {
-        let Some(renewed) = heard.renewed else { return Self::Missing };
+        let Some(renewed) = heard.renewed else {
+            return if heard.is_ready { Self::Missing } else { Self::NotStarted };
+        };
         match heard.not_offered {
             _ if !heard.is_ready => Self::KubeletAway,
             Some((healthy, what)) if heard.is_registered => Self::Gone(healthy, what),
@@ -78,7 +82,7 @@ impl DaemonState {
     /// One word, for tables and programs.
     pub fn word(self) -> &'static str {
         match self {
-            Self::Missing => "none",
+            Self::Missing | Self::NotStarted => "none",
             Self::KubeletAway => "away",
             Self::Gone(..) => "gone",
             Self::Stale(_) => "stale",
@@ -93,6 +97,7 @@ impl DaemonState {
     pub fn fault(self, node: &str) -> Option<String> {
         Some(match self {
             Self::Missing => format!("no node daemon has reported from {node}"),
+            Self::NotStarted => format!("{}; {}", Self::KubeletAway.fault(node)?, Self::Missing.fault(node)?),
             Self::KubeletAway => format!("the kubelet of {node} {NOT_READY}"),
             Self::Gone(healthy, what) => {
                 format!("the node daemon of {node} {GONE} 0 of {healthy} {what}")
@@ -131,7 +136,7 @@ impl DaemonState {
     /// What an operator can do about one that serves nothing.
     pub fn help(self) -> Help {
         match self {
-            Self::Unregistered | Self::KubeletAway => Help::Kubelet,
+            Self::Unregistered | Self::KubeletAway | Self::NotStarted => Help::Kubelet,
             Self::Fresh | Self::Late(_) => Help::Registration,
             Self::Ended => Help::Stopped,
             _ => Help::Daemon,
@@ -140,8 +145,8 @@ impl DaemonState {
 
     /// The command that shows the daemon's pod on `node`, or why its kubelet is away.
     pub fn look(self, node: &str) -> String {
-        match self {
-            Self::Unregistered | Self::KubeletAway => format!("systemctl status kubelet, on the machine of {node}"),
+        match self.help() {
+            Help::Kubelet => format!("systemctl status kubelet, on the machine of {node}"),
             _ => format!(
                 "kubectl get pods -A -o wide -l app.kubernetes.io/name=baton-device-plugin --field-selector spec.nodeName={node}"
             ),
@@ -187,7 +192,7 @@ mod tests {
             (ended(400, false, None), "stopped", false, "the node daemon of n was stopped"),
             (heard(Some(3), true, true, gone), "gone", false, "of n is gone: the kubelet offers 0 of 8 GPUs"),
             (heard(Some(400), false, true, gone), "gone", false, "is gone"),
-            (not_ready(of(None, false, false, false, None)), "none", false, "no node daemon"),
+            (not_ready(of(None, false, false, false, None)), "none", false, "not Ready; no node daemon has"),
             (
                 not_ready(of(Some(3), true, false, true, None)),
                 "away",

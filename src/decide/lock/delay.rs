@@ -11,6 +11,7 @@ use super::acquire::BoundHolder;
 use super::age::LockAge;
 use super::daemon::{DaemonState, rough};
 use super::holder::HolderState;
+use crate::help::Help;
 use baton_contract::{LockRead, PodKey};
 
 /// Where all answer, a hand-off takes less.
@@ -95,7 +96,7 @@ impl LockDelay<'_> {
                 "Read the logs of the kubelet of {node} and of the node daemon, whose pod is named by `{look}`; {HANGS}; the lock also \
                  goes once {holder} is deleted, which waits for that kubelet, too"
             ),
-            DaemonState::Unregistered | DaemonState::KubeletAway => format!(
+            _ if daemon.help() == Help::Kubelet => format!(
                 "Look at the kubelet of {node}: on the machine `systemctl status kubelet` and `journalctl -u kubelet` say why; {holder} \
                  starts and the lock goes once it answers; a deleted pod, too, stays until then"
             ),
@@ -161,6 +162,7 @@ mod tests {
                 "spec.nodeName=n",
             ),
             (84, DaemonState::Missing, Delay::Stuck, "no node daemon has reported from n", "spec.nodeName=n"),
+            (84, DaemonState::NotStarted, Delay::Stuck, "; the kubelet of n is away", "kubelet of n: on the machine"),
             (84, DaemonState::Ended, Delay::Stuck, "; the node daemon of n was stopped", "spec.nodeName=n"),
             (84, DaemonState::Unregistered, Delay::Stuck, "; the kubelet of n is away", "kubelet of n: on the machine"),
             (

@@ -140,11 +140,9 @@ fn row(snapshot: &Snapshot, rules: &Rules, said: &QueueReport, name: &str, node:
         suspect: status.and_then(DeviceStatus::suspect).map(|condition| condition.message.clone()),
         gpu: count(DeviceType::Gpu),
         rdma: count(DeviceType::Rdma),
-        agent,
         // A node without devices needs none.
-        daemon_fault: daemon
-            .fault(name)
-            .filter(|_| daemon != DaemonState::Missing || snapshot.devices.contains_key(name)),
+        daemon_fault: daemon.fault(name).filter(|_| agent.is_some() || snapshot.devices.contains_key(name)),
+        agent,
         daemon,
         lock: locks::of_node(snapshot, rules, said, node),
         kept_for: None,
@@ -201,6 +199,7 @@ impl NodeRow {
         if self.daemon_fault.is_some() {
             notes.push(match self.daemon {
                 DaemonState::Unregistered | DaemonState::KubeletAway => "kubelet away".to_owned(),
+                DaemonState::NotStarted => "kubelet away, no node daemon".to_owned(),
                 DaemonState::Missing => "no node daemon".to_owned(),
                 state => format!("node daemon {}", state.word()),
             });
@@ -338,6 +337,23 @@ mod tests {
         cluster.nodes.insert("node-a".to_owned(), serde_json::from_value(none).unwrap());
         assert_eq!(agent(&cluster), "daemon gone (kubelet offers 0 of 2)");
         assert_eq!(counts(&cluster, 0), (2, 0, 0, 0));
+    }
+
+    #[test]
+    fn of_a_node_that_is_not_ready_and_has_no_daemon_the_kubelet_comes_first() {
+        let mut cluster = unlocked();
+        cluster.leases.clear();
+        let status = serde_json::json!({"conditions": [{"type": "Ready", "status": "Unknown"}]});
+        for name in ["node-b", "node-c"] {
+            let node = serde_json::json!({"metadata": {"name": name}, "status": status});
+            cluster.nodes.insert(name.to_owned(), serde_json::from_value(node).unwrap());
+        }
+        let rows = view(&cluster).nodes;
+        let both =
+            "the kubelet of node-b is away or not well: the Node is not Ready; no node daemon has reported from node-b";
+        assert_eq!(rows[1].daemon_fault.as_deref(), Some(both));
+        assert!(rows[1].notes().starts_with("kubelet away, no node daemon"), "{}", rows[1].notes());
+        assert_eq!(rows[2].daemon_fault, None, "it has no devices and needs no daemon");
     }
 
     #[test]

@@ -542,6 +542,14 @@ fn of_a_node_that_is_not_ready_and_has_no_daemon_the_kubelet_comes_first() {
     assert!(message.ends_with(both), "{message}");
     let daemon = advice.find("The node daemon is missing").unwrap();
     assert!(advice.find("`systemctl status kubelet`").unwrap() < daemon, "{advice}");
+    cluster.change_node("n", |facts| {
+        let key = "node.kubernetes.io/unreachable".to_owned();
+        facts.taints = vec![Taint { key, value: String::new(), effect: TaintEffect::NoSchedule }];
+    });
+    cluster.pod("waits", ONE);
+    cluster.settle();
+    let verdict = cluster.explain(&PodKey::new("ml", "waits")).unwrap().verdict;
+    assert!(verdict.advice[0].starts_with("The kubelet is away there"), "{verdict:?}");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use crate::core::rules::points::normalize_to_hundred;
 use crate::core::rules::{Eligibility, Filter, NodeScore, Outcome, Plugin, Reads, Score, Slots, View};
+use crate::help::Help;
 use crate::world::spec::{TaintEffect, Toleration};
 use crate::world::{Node, NodeId, Pod, Wake};
 
@@ -10,6 +11,9 @@ pub struct TaintToleration;
 
 /// The rule's name.
 pub const NAME: &str = "TaintToleration";
+
+/// These go once the kubelet answers and is well.
+const KUBELETS: [&str; 2] = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
 
 impl Plugin for TaintToleration {
     fn name(&self) -> &'static str {
@@ -26,7 +30,11 @@ impl Filter for TaintToleration {
         let taints = node.facts.as_ref().map_or(&[][..], |facts| &facts.taints);
         match pod.facts.spec.untolerated(taints, &[TaintEffect::NoSchedule, TaintEffect::NoExecute]) {
             None => Outcome::Fit,
-            Some(taint) => Outcome::never(NAME, format!("taint {taint}"), Wake::NODE_CHANGED),
+            Some(taint) => {
+                // A toleration would bring the pod to a machine that starts none.
+                let help = if KUBELETS.contains(&&*taint.key) { Help::Kubelet } else { Help::Rule };
+                Outcome::never(NAME, format!("taint {taint}"), Wake::NODE_CHANGED).helped_by(help)
+            }
         }
     }
 
