@@ -359,7 +359,7 @@ impl Scheduler {
             let way = self.eviction(world.into_owned(), &pod, now);
             if let Some(WayOut { victims, way, headline: evicts }) = way {
                 would_evict = victims;
-                headline = evicts.unwrap_or(headline);
+                headline = evicts.unwrap_or_else(|| way.clone());
                 verdict.message = format!("{}; {way}", verdict.message);
                 verdict.advice.clear();
                 preemption = Some(way);

@@ -6,13 +6,14 @@ use std::sync::Arc;
 use baton::contract::gang::{GangId, PodGroupApi, TopologySpec, key as gang_key};
 use baton::contract::{AgentStatus, PodKey, key};
 use baton::decide::explain::{PodState, QueueItem, RuleCount, Unadmitted, UnadmittedObject};
+use baton::decide::pod::Deletion;
 use baton::decide::world::gangs::PodGroupFacts;
 use baton::decide::world::spec::{PodTerm, Taint, TaintEffect, VolumeUse};
 use baton::decide::world::{ClaimFacts, NodeId, PodFacts, WorldEvent};
 use baton::ops::explain::{pod_text, what_if_text};
 
 use super::holders::status;
-use crate::harness::{TestScheduler, gpu_device, pod};
+use crate::harness::{TestScheduler, gpu_device, pod, wall};
 
 const ONE: &[(&str, &str)] = &[(key::NVIDIA_GPU, "1")];
 const FOUR: &[(&str, &str)] = &[(key::NVIDIA_GPU, "4")];
@@ -281,6 +282,24 @@ fn what_if_says_who_would_have_to_leave() {
     let headline = cluster.what_if(of_another).headline;
     let words = r#"is left to scheduler "other"; with schedulerName baton-scheduler: would "#;
     assert!(headline.starts_with(words), "{headline}");
+}
+
+#[test]
+fn what_if_gives_its_reasons_once_where_a_pod_leaves_already() {
+    let mut cluster = TestScheduler::new();
+    cluster.node("n", 1);
+    cluster.pod("low", ONE);
+    cluster.settle();
+    let at = wall(cluster.now + std::time::Duration::from_secs(30));
+    cluster.change_pod("low", |facts| facts.handoff.deleting = Some(Deletion { at, grace_seconds: 30 }));
+    let facts = changed("urgent", ONE, cluster.now, |facts| {
+        let mut spec = (*facts.spec).clone();
+        spec.priority = 100;
+        facts.spec = spec.into();
+    });
+    let text = what_if_text(&cluster.what_if(facts), false);
+    let first = "Pod ml/urgent would wait for pods that are leaving node n.\n  1 node has no free GPU (n)\n";
+    assert!(text.starts_with(first) && text.matches("no free GPU").count() == 1, "{text}");
 }
 
 #[test]

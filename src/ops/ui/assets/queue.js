@@ -26,14 +26,13 @@ function onNodes(count, reason) {
 }
 
 /** Reasons with their nodes, the nearest node, what wakes and what helps; of a pod that waits or of one that does not exist. */
-export function verdict(answer) {
+function verdict(answer) {
   const refusal = ({ reason, count, examples = [] }) =>
     h('li', {}, onNodes(count, reason),
       examples.length ? h('span', { class: 'dim' }, ` ${examples.join(', ')}${count > examples.length ? ', …' : ''}`) : '');
   const verdicts = (answer.nodes ?? []).slice(0, NODES).map((node) =>
     h('li', {}, h('a', { href: `#/node/${node.node}` }, node.node), ` ${node.fits ? 'fits' : `${node.rule ?? ''} ${node.reason ?? ''}`}`));
   return [
-    h('p', { class: 'first' }, answer.message),
     (answer.held ?? []).filter((row) => row.problem).map((row) => h('p', { class: 'wrong' }, `${row.device}${row.outOfService ? ' is out of service' : ''}: ${row.problem}`)),
     answer.rules?.length ? h('ul', { class: 'reasons' }, answer.rules.map(refusal)) : '',
     answer.nearest ? h('p', { class: 'nearest' }, h('b', {}, 'Nearest: '), answer.nearest) : '',
@@ -59,7 +58,8 @@ async function explain(kind, name) {
   if (kind === 'TYJob') return jobAnswer(await ask(`api/job/${name}`));
   const [first] = name.split(',');
   if (kind === 'group') return gangAnswer(await ask(`api/gang/${first}`));
-  return verdict(await ask(`api/pod/${name}`));
+  const answer = await ask(`api/pod/${name}`);
+  return [h('p', { class: 'first' }, answer.message), ...verdict(answer)];
 }
 
 export default function make(root) {
@@ -167,8 +167,11 @@ function outcome(said) {
   const best = (said.best ?? []).map((node) =>
     h('li', {}, h('a', { href: `#/node/${node.node}` }, node.node), ` ${node.score} = `,
       node.ratings.map((part) => `${part.rule} ${part.score}×${part.weight}`).join(' + ')));
+  // Counted reasons are listed below.
+  const listed = said.rules?.length && said.rules.every((rule) => rule.count > 0);
+  const headline = listed ? said.headline.split(`: ${said.message}`)[0] : said.headline;
   return [
-    h('p', { class: 'first' }, `Pod ${said.pod} ${said.headline}.`),
+    h('p', { class: 'first' }, `Pod ${said.pod} ${headline}.`),
     said.devices?.length ? h('p', {}, `Devices: ${said.devices.join(', ')}`) : '',
     said.preemption && !said.headline.includes(said.preemption) ? h('p', {}, said.preemption) : '',
     ...items('Notes', said.notes),
