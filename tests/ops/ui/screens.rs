@@ -68,7 +68,8 @@ fn rows(count: u64, now: i64) -> Value {
         let [bound, running, pending, absent] = counts;
         json!({"minRequiredNumber": 2, "gangGroup": [key], "mode": "Strict", "lastFailure": why, "waitTime": "10m0s",
             "counts": {"bound": bound, "running": running, "reserved": 0, "pending": pending, "succeeded": 0},
-            "notCreated": absent, "members": members, "children": children})
+            "notCreated": absent, "members": members, "children": children,
+            "nextTry": jiff::Timestamp::from_second(now + 3600).unwrap()})
     };
     let queue: Map<String, Value> = (0..30).map(waits).collect();
     let locks = Map::from_iter([lock(0, "usual", 1), lock(1, "slow", 9), lock(2, "stuck", 84)]);
@@ -184,9 +185,11 @@ async fn pages_say_why_how_old_and_how_severe() {
                     assert_eq!(browser.run("return document.querySelectorAll('td.why')[1].innerText"), "DeviceFit");
                     assert_eq!(browser.run("return document.querySelector('td.wants').textContent"), "8 GPUs, 2 NICs");
                 }
-                "gangs" => ["2 bound, 1 started", "1 pending, 1 not created", "1 without room"]
-                    .iter()
-                    .for_each(|words| browser.shows(words)),
+                "gangs" => {
+                    let all = ["2 bound, 1 started", "1 pending, 1 not created", "1 without room"];
+                    all.iter().for_each(|words| browser.shows(words));
+                    browser.until("document.querySelector('td.next + td.next').textContent.startsWith('in ')");
+                }
                 "locks" => assert_eq!(first(".state"), "held, stuck"),
                 _ => {
                     assert_eq!(first(".state"), "unhealthy", "what holds a pod comes first");

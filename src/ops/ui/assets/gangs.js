@@ -28,7 +28,7 @@ export function gangAnswer(answer) {
 }
 
 export default function make(root) {
-  const columns = ['Name', 'Members', 'Minimum', 'Time-out', 'Mode', 'Starts with', 'Why'];
+  const columns = ['Name', 'Members', 'Minimum', 'Time-out', 'Next try', 'Mode', 'Starts with', 'Why'];
   const { element, body } = grid('Gangs', columns);
   const empty = h('p', { class: 'empty' }, 'No gang has members.');
   const open = new Map();
@@ -36,14 +36,16 @@ export default function make(root) {
   root.append(h('h1', {}, 'Gangs'), legend(), note, element, empty);
 
   function row(key) {
-    const element = line(['name brief', 'members brief', 'minimum', 'next brief', 'mode', 'group', 'why']);
+    const element = line(['name brief', 'members brief', 'minimum', 'next brief', 'next', 'mode', 'group', 'why']);
     const cells = element.cells_;
     const button = h('button', { class: 'open', type: 'button', 'aria-expanded': 'false' });
     cells[0].append(button);
     const bar = h('div', { class: 'bar', role: 'img' });
     cells[1].append(bar, h('span', {}));
-    cells[3].append(age());
-    cells[3].firstChild.ahead = true;
+    for (const cell of cells.slice(3, 5)) {
+      cell.append(age());
+      cell.firstChild.ahead = true;
+    }
     button.onclick = () => toggle(key, button);
     return element;
   }
@@ -61,7 +63,7 @@ export default function make(root) {
   }
 
   function fill(element, gang) {
-    const [name, members, minimum, timeout, mode, group, why] = element.cells_;
+    const [name, members, minimum, timeout, next, mode, group, why] = element.cells_;
     const { bound, reserved, pending, absent, text } = gang;
     const counts = { bound, reserved, pending, absent };
     const parts = Object.entries(counts).filter(([, count]) => count > 0);
@@ -74,6 +76,7 @@ export default function make(root) {
     setText(words, text);
     setText(minimum, gang.min);
     setAge(timeout.firstChild, gang.until);
+    setAge(next.firstChild, gang.next);
     setText(mode, gang.mode);
     setText(group, gang.group.join(', '));
     setText(why, gang.why ?? '');
@@ -86,7 +89,8 @@ export default function make(root) {
       rows[key] = {
         name: key, min: gang.minRequiredNumber, bound: gang.counts.bound + gang.counts.running, reserved: gang.counts.reserved,
         pending: gang.counts.pending, absent: gang.notCreated, done: gang.counts.succeeded, text: gang.members, mode: gang.mode, group: (gang.gangGroup ?? []).filter((other) => other !== key),
-        until: gang.holdingSince ? time(gang.holdingSince) + seconds(gang.waitTime) : undefined, why: gang.lastFailure,
+        until: gang.holdingSince ? time(gang.holdingSince) + seconds(gang.waitTime) : undefined,
+        next: gang.nextTry && time(gang.nextTry), why: gang.lastFailure,
       };
     }
     for (const [key, job] of Object.entries(table('jobs'))) {
@@ -110,7 +114,7 @@ export default function make(root) {
     keep(
       body,
       keys.slice(0, MOST).flatMap((key) => (open.has(key) ? [key, `? ${key}`] : [key])),
-      (key) => (key.startsWith('? ') ? h('tr', { class: 'opened' }, h('td', { colspan: '7' }, open.get(key.slice(2)))) : row(key)),
+      (key) => (key.startsWith('? ') ? h('tr', { class: 'opened' }, h('td', { colspan: '8' }, open.get(key.slice(2)))) : row(key)),
       (element, key) => key.startsWith('? ') || fill(element, gangs[key]),
     );
     element.hidden = keys.length === 0;
