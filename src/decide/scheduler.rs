@@ -523,6 +523,7 @@ impl Scheduler {
             return;
         }
         let (mut cx, binder, _, tyjobs, _) = self.split(now);
+        cx.agenda.report_silent(cx.world, &changes.silent, now.wall);
         tyjobs.observe(cx.terms.scene(cx.world), cx.agenda, changes);
         cx.agenda.queue.wake(changes.wake);
         if changes.wake.meets(Wake::VOLUME) {

@@ -13,6 +13,7 @@ use baton_cluster::pod_group::PodGroups;
 use baton_cluster::pod_writer::PodWriter;
 use baton_cluster::tyjob::JobStatuses;
 use baton_cluster::volume::Volumes;
+use baton_contract::EventReason;
 use baton_decide::core::JobWriteResult;
 use baton_decide::scheduler::{BindResult, Effect, EffectResult, LockResult};
 use baton_runtime::clock;
@@ -57,6 +58,12 @@ impl Executor {
         if let Effect::Notice { pod, warning, reason, message } = effect {
             tracing::debug!(pod = %pod.key, reason = reason.word(), message, "event");
             self.notices.post(Notice { subject: Subject::Pod(pod), warning, reason, action: "Scheduling", message });
+            return;
+        }
+        if let Effect::NodeNotice { node, message } = effect {
+            tracing::info!(node = %node, message, "event");
+            let (subject, reason) = (Subject::Node(node), EventReason::NotServed);
+            self.notices.post(Notice { subject, warning: true, reason, action: "Scheduling", message });
             return;
         }
         if let Effect::JobNotice { job, warning, reason, message } = effect {
@@ -226,7 +233,7 @@ impl Executor {
                 tracing::info!(job = %job.key, state = ?status.state, places, ?result, "TYJob status");
                 Some(EffectResult::JobWritten { job, result })
             }
-            Effect::Notice { .. } | Effect::JobNotice { .. } | Effect::RateMix(_) => None,
+            Effect::Notice { .. } | Effect::NodeNotice { .. } | Effect::JobNotice { .. } | Effect::RateMix(_) => None,
         }
     }
 }
@@ -257,6 +264,7 @@ fn unanswered(effect: &Effect, limit: Duration) -> Option<EffectResult> {
         | Effect::SelectNode { .. }
         | Effect::BindVolume { .. }
         | Effect::Notice { .. }
+        | Effect::NodeNotice { .. }
         | Effect::JobNotice { .. }
         | Effect::RateMix(_) => return None,
     })

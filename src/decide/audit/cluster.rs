@@ -102,15 +102,8 @@ pub fn stuck(world: &World, wall: Timestamp, lock_ends: Duration) -> Vec<String>
 
 /// Nodes with devices whose daemon serves none: no promise is broken, and no new pod gets one there. One that is gone is a violation.
 pub fn unserved(world: &World, wall: Timestamp) -> Vec<String> {
-    let words = |node: &Node| {
-        let daemon = node.daemon(wall);
-        let lists = node.facts.is_some() && node.stock.as_ref().is_some_and(Stock::lists_devices);
-        let why = daemon
-            .fault(&node.name)
-            .filter(|_| lists && !daemon.serves() && !matches!(daemon, DaemonState::Gone(..)))?;
-        Some(format!("{why}, so no new pod gets devices there; look: {}", daemon.look(&node.name)))
-    };
-    world.nodes().filter_map(|(_, node)| words(node)).collect()
+    let is_gone = |node: &Node| matches!(node.daemon(wall), DaemonState::Gone(..));
+    world.nodes().filter(|(_, node)| !is_gone(node)).filter_map(|(_, node)| node.unserved(wall)).collect()
 }
 
 /// Devices that are not free although no pod of the API server holds them. That is no fault: they will be.

@@ -109,6 +109,14 @@ impl Agenda {
         }
     }
 
+    /// Says of nodes whose daemon has fallen silent what does not answer.
+    pub fn report_silent(&mut self, world: &World, silent: &[NodeId], wall: Timestamp) {
+        for node in silent.iter().filter_map(|id| world.node(*id)) {
+            let notice = |message| Effect::NodeNotice { node: node.name.clone(), message };
+            self.effects.extend(node.unserved(wall).map(notice));
+        }
+    }
+
     /// Writes an event about a pod.
     pub fn event(&mut self, world: &World, id: PodId, warning: bool, reason: EventReason, message: String) {
         if let Some(pod) = world.pod(id) {

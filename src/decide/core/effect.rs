@@ -168,6 +168,13 @@ pub enum Effect {
         /// Text.
         message: String,
     },
+    /// Write an Event about a node that serves no new pod.
+    NodeNotice {
+        /// Its name.
+        node: Box<str>,
+        /// Text.
+        message: String,
+    },
     /// Write an Event about a pod.
     Notice {
         /// Pod.

@@ -91,6 +91,8 @@ pub struct Changes {
     pub left: Vec<PodUid>,
     /// Nodes whose lock, agent, devices or object changed.
     pub nodes: Vec<NodeId>,
+    /// Nodes whose daemon has been silent for so long that it is not believed any more.
+    pub silent: Vec<NodeId>,
     /// Pods whose node's lock went, since they have their devices, and how long it stood.
     pub served: Vec<(PodId, Duration)>,
     /// TYJobs whose object or pods changed.

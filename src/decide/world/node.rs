@@ -216,6 +216,14 @@ impl Node {
         })
     }
 
+    /// What does not answer where it has devices and its daemon serves none, and the command that shows more.
+    pub fn unserved(&self, wall: Timestamp) -> Option<String> {
+        let (daemon, name) = (self.daemon(wall), &self.name);
+        let lists = self.facts.is_some() && self.stock.as_ref().is_some_and(Stock::lists_devices);
+        let why = daemon.fault(name).filter(|_| lists && !daemon.serves())?;
+        Some(format!("{why}, so no new pod gets devices there; look: {}", daemon.look(name)))
+    }
+
     /// How old its lock is, where there is one that says so.
     pub fn lock_age(&self, wall: Timestamp) -> Option<LockAge> {
         match &self.lock.read {

@@ -256,6 +256,7 @@ impl Nodes {
             }
             if node.age_agent(stale, now) {
                 changes.nodes.push(id);
+                changes.silent.push(id);
             }
             if let Some(live) = node.live_until(stale) {
                 self.ages.agents = self.ages.agents.min(live);

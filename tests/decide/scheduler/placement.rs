@@ -170,6 +170,9 @@ fn a_stale_agent_takes_no_device_pods_until_it_is_back() {
     cluster.pod("a", ONE);
     cluster.settle();
     assert_eq!(cluster.conditions["a"], "0/1 nodes: 1 has no live node daemon");
+    let said: Vec<_> = cluster.messages.iter().filter(|(of, ..)| of == "n").collect();
+    let words = "the node daemon of n has not been heard for over a minute, so no new pod gets devices there; look: ";
+    assert!(matches!(&*said, [(_, "NotServed", text)] if text.starts_with(words)), "{said:?}");
     cluster.beat("n", Identity::Lock, &[key::NVIDIA_GPU]);
     cluster.settle();
     assert_eq!(cluster.node_of("a"), Some("n"));

@@ -80,7 +80,7 @@ pub struct TestScheduler {
     pub lost_conditions: usize,
     pub reasons: BTreeMap<String, &'static str>,
     pub notices: Vec<(String, &'static str)>,
-    /// The message of each of these, of the events on pods.
+    /// The message of each of these, of the events on pods; and those on nodes.
     pub messages: Vec<(String, &'static str, String)>,
     /// Reads of pods that fail.
     pub lost_reads: usize,
@@ -592,6 +592,7 @@ impl TestScheduler {
             }
             Effect::RateMix(sample) => self.report(EffectResult::Tables(Box::new(sample.tables()))),
             Effect::JobNotice { job, reason, .. } => self.notices.push((job.key.name.to_string(), reason.word())),
+            Effect::NodeNotice { node, message } => self.messages.push((node.to_string(), "NotServed", message)),
             Effect::Notice { pod, reason, message, .. } => {
                 self.notices.push((pod.key.name.to_string(), reason.word()));
                 self.messages.push((pod.key.name.to_string(), reason.word(), message));

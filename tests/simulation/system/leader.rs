@@ -262,7 +262,7 @@ impl System {
         let may_write = self.schedulers[at].process.lease.leads(self.now) || self.is(Mutant::StaleLeaderWrites);
         for effect in effects {
             match &effect {
-                Effect::Notice { .. } | Effect::JobNotice { .. } => continue,
+                Effect::Notice { .. } | Effect::NodeNotice { .. } | Effect::JobNotice { .. } => continue,
                 Effect::RateMix(sample) => {
                     let tables = EffectResult::Tables(Box::new(sample.tables()));
                     self.answer_soon(at, effect, Some(tables));
