@@ -126,7 +126,7 @@ fn wanted(containers: &[PodContainer]) -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::node::closed;
+    use super::super::node::NodeRecords;
     use super::*;
     use crate::world::{NodeFacts, WorldEvent};
 
@@ -144,7 +144,7 @@ mod tests {
         let mut world = World::default();
         world.apply(WorldEvent::Node(facts), now.mono, now.wall);
         world.apply(WorldEvent::Devices(serde_json::from_value(device).unwrap()), now.mono, now.wall);
-        let fleet = Fleet::of(&world, now, |node| closed(node, now.wall).is_some());
+        let fleet = Fleet::of(&world, now, |node| NodeRecords::of(node, now.wall).closed().is_some());
         let of = |state| fleet.devices.get(&("a100", "gpu", state)).copied();
         assert_eq!((of(DeviceState::Off), of(DeviceState::Unhealthy), of(DeviceState::Free)), (Some(2), Some(1), None));
         assert_eq!((fleet.largest_free["a100"], fleet.faults), (0, vec![("a", "none")]));

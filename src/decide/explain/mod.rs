@@ -17,7 +17,7 @@ pub use fleet::{Fleet, NamespaceUse, namespaces};
 pub use gang::{GangExplanation, GangStanding, GangView, MemberView};
 pub use job::{JobExplanation, NodeRating, SeatExplanation};
 pub use judged::on_nodes;
-pub use node::taken_over;
+pub use node::{NodeRecords, taken_over};
 pub use what_if::{Unadmitted, UnadmittedObject, amount};
 
 pub use answer::{

@@ -32,14 +32,12 @@ impl Scheduler {
             ("MIG devices", summary.free_migs, migs as u32, &gpu),
             ("NICs", summary.free_nics, summary.nics, &nic),
         ];
-        let (mut free, mut not_given) = (Vec::new(), Vec::new());
-        for (what, open, all, kind) in counts.into_iter().filter(|(_, _, all, _)| *all > 0) {
-            if node.stock.as_ref().is_some_and(|stock| stock.is_blocked(kind)) {
-                not_given.push(format!("{what}: {}", unknown_holders(kind)));
-            } else {
-                free.push(format!("{} of {all} {what}", open.count_ones()));
-            }
-        }
+        let unknown: Vec<_> = unknown_kinds(node).collect();
+        let is_given = |kind: &DeviceType| unknown.iter().all(|(of, _)| of != kind);
+        let counts = counts.into_iter().filter(|(_, _, all, kind)| *all > 0 && is_given(kind));
+        let free: Vec<_> =
+            counts.map(|(what, open, all, _)| format!("{} of {all} {what}", open.count_ones())).collect();
+        let mut not_given: Vec<_> = unknown.iter().map(|(_, why)| why.clone()).collect();
         let blocked = (free.is_empty() && !not_given.is_empty()).then(|| (not_given.join("; "), Help::Unassigned));
         let refusal = self.closed_to_devices(node, now.wall).or(blocked);
         let shares = node.stock.as_ref().and_then(|stock| stock.shares().unavailable.as_ref());
@@ -92,13 +90,36 @@ impl Scheduler {
         })
     }
 
-    /// Why it takes no pod with devices, whatever the pod asks for: by the node, or by a rule as the scheduler is set.
+    /// Why it takes no pod with devices, whatever the pod asks for: by the node, or by what the scheduler alone knows.
     pub(super) fn closed_to_devices(&self, node: &Node, wall: Timestamp) -> Option<(String, Help)> {
-        let lists = node.stock.as_ref().is_some_and(Stock::lists_devices);
-        let by_rule = || self.rules().enabled().filter.iter().find_map(|rule| rule.closed(node));
-        let kept = || node.kept_for.as_ref().map(|name| (format!("it is kept for {name}"), Help::Rule));
-        closed(node, wall).or_else(|| by_rule().or_else(kept).filter(|_| lists))
+        if node.facts.is_none() {
+            let text = "there is no Node object of this name; what is left of it is deleted with it";
+            return Some((text.to_owned(), Help::Rule));
+        }
+        NodeRecords::of(node, wall).closed().or_else(|| self.closed_besides(node))
     }
+
+    /// The same by what the node's own objects do not say: a rule as the scheduler is set, another driver, and whom the node is kept for.
+    pub(super) fn closed_besides(&self, node: &Node) -> Option<(String, Help)> {
+        node.stock.as_ref().filter(|stock| stock.lists_devices())?;
+        let by_rule = self.rules().enabled().filter.iter().find_map(|rule| rule.closed(node));
+        let driver = || node.gpu_driver().map(|driver| (another_driver(driver), Help::AnotherGpuDriver));
+        let kept = || node.kept_for.as_ref().map(|name| (format!("it is kept for {name}"), Help::Rule));
+        by_rule.or_else(driver).or_else(kept)
+    }
+}
+
+/// Types of its devices of which no new pod gets one, because what is free is not known, and why.
+pub(super) fn unknown_kinds(node: &Node) -> impl Iterator<Item = (DeviceType, String)> {
+    let is_blocked = |stock: &Stock, kind: &DeviceType| {
+        stock.is_blocked(kind) && stock.states().any(|(of, _)| (of == "rdma") == (*kind == DeviceType::Rdma))
+    };
+    let kinds = [(DeviceType::Gpu, "GPUs"), (DeviceType::Rdma, "NICs")].into_iter();
+    let kinds = kinds.filter(move |(kind, _)| node.stock.as_ref().is_some_and(|stock| is_blocked(stock, kind)));
+    kinds.map(|(kind, what)| {
+        let why = format!("{what}: {}", unknown_holders(&kind));
+        (kind, why)
+    })
 }
 
 /// What may help a node whose daemon is in this state: where its kubelet is away and there is no daemon, the kubelet comes first.
@@ -143,36 +164,59 @@ fn out_of_use(devices: &[DeviceDetail]) -> String {
     words(&|of| !of.healthy, "out of service") + &words(&|of| of.healthy && of.cordon.is_some(), "cordoned")
 }
 
-/// The same by the node alone.
-pub(super) fn closed(node: &Node, wall: Timestamp) -> Option<(String, Help)> {
-    let daemon = node.daemon(wall);
-    let fault = || daemon.fault(&node.name).filter(|_| !daemon.serves()).map(|fault| (fault, daemon.help()));
-    let say = |text: &str, help| Some((text.to_owned(), help));
-    if node.facts.is_none() {
-        return say("there is no Node object of this name; what is left of it is deleted with it", Help::Rule);
+/// What a node's own objects say that may keep all pods with devices away. The scheduler and `baton get` fill it, and one rule judges.
+#[derive(Debug, Clone, Copy)]
+pub struct NodeRecords<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Its daemon.
+    pub daemon: DaemonState,
+    /// Its Device object lists some; `None` without that object.
+    pub lists_devices: Option<bool>,
+    /// Why the cordons on its devices cannot be read.
+    pub unreadable_cordons: Option<&'a str>,
+    /// Why its daemon calls it suspect, where that is heeded.
+    pub suspect: Option<&'a str>,
+    /// Its pods hold more than the daemon's Lease can say.
+    pub too_many_exceptions: bool,
+}
+
+impl<'a> NodeRecords<'a> {
+    /// As the scheduler sees the node.
+    pub(super) fn of(node: &'a Node, wall: Timestamp) -> Self {
+        let stock = node.stock.as_ref();
+        Self {
+            name: &node.name,
+            daemon: node.daemon(wall),
+            lists_devices: stock.map(Stock::lists_devices),
+            unreadable_cordons: stock.and_then(Stock::unreadable_cordons),
+            suspect: node.suspect().filter(|(_, heeded)| *heeded).map(|(suspect, _)| &*suspect.message),
+            too_many_exceptions: node.live_agent().is_some_and(|status| status.too_many_exceptions),
+        }
     }
-    let Some(stock) = &node.stock else {
-        return fault().or_else(|| say("the node daemon has published no devices", Help::Inventory));
-    };
-    if let Some(why) = stock.unreadable_cordons() {
-        return Some((why.to_owned(), Help::Rule));
+
+    /// Why it takes no pod with devices, and what may help.
+    pub fn closed(&self) -> Option<(String, Help)> {
+        let say = |text: &str, help| Some((text.to_owned(), help));
+        let Some(lists_devices) = self.lists_devices else {
+            return self.fault().or_else(|| say("the node daemon has published no devices", Help::Inventory));
+        };
+        if let Some(why) = self.unreadable_cordons {
+            return say(why, Help::Rule);
+        }
+        if let Some(why) = self.suspect {
+            return Some((format!("it is suspect: {why}"), Help::NodeSuspect));
+        }
+        if !lists_devices {
+            return None;
+        }
+        let many = "the pods there hold more than the node daemon's Lease can say";
+        self.fault().or_else(|| say(many, Help::Daemon).filter(|_| self.too_many_exceptions))
     }
-    if let Some((suspect, true)) = node.suspect() {
-        return Some((format!("it is suspect: {}", suspect.message), Help::NodeSuspect));
+
+    fn fault(&self) -> Option<(String, Help)> {
+        self.daemon.fault(self.name).filter(|_| !self.daemon.serves()).map(|fault| (fault, self.daemon.help()))
     }
-    if !stock.lists_devices() {
-        return None;
-    }
-    if let Some(fault) = fault() {
-        return Some(fault);
-    }
-    if let Some(driver) = node.gpu_driver() {
-        return Some((another_driver(driver), Help::AnotherGpuDriver));
-    }
-    if node.live_agent().is_some_and(|status| status.too_many_exceptions) {
-        return say("the pods there hold more than the node daemon's Lease can say", Help::Daemon);
-    }
-    None
 }
 
 /// Taints that a pod has to tolerate.

@@ -10,6 +10,8 @@ pub struct NodeUnschedulable;
 
 /// The rule's name.
 pub const NAME: &str = "NodeUnschedulable";
+/// Why a cordoned node takes no pods.
+pub const CORDONED: &str = "it is cordoned (`kubectl uncordon`)";
 
 impl Plugin for NodeUnschedulable {
     fn name(&self) -> &'static str {
@@ -32,7 +34,7 @@ impl Filter for NodeUnschedulable {
 
     fn closed(&self, node: &Node) -> Option<(String, Help)> {
         let facts = node.facts.as_ref()?;
-        (!facts.takes_pods()).then(|| ("it is cordoned (`kubectl uncordon`)".to_owned(), Help::Rule))
+        (!facts.takes_pods()).then(|| (CORDONED.to_owned(), Help::Rule))
     }
 
     fn refused(&self) -> Eligibility {
