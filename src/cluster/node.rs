@@ -104,9 +104,9 @@ impl LightNode {
         self.ready().is_none_or(|ready| &*ready.status == "True")
     }
 
-    /// Its kubelet reports, and people let new pods come.
-    pub fn takes_pods(&self) -> bool {
-        self.kubelet_ready() && !self.spec.unschedulable
+    /// People let no new pods come.
+    pub fn is_cordoned(&self) -> bool {
+        self.spec.unschedulable
     }
 
     /// As `kubectl` shows it: `Ready` or `NotReady`, with `SchedulingDisabled` behind a comma on a cordoned node.

@@ -2,10 +2,12 @@
 
 use std::fmt;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+
+use baton_contract::DeviceType;
 
 /// The state of a pod on its way to a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -383,9 +385,12 @@ pub struct QueueReport {
     pub leading: bool,
     /// First what is being bound, then what is tried next.
     pub items: Vec<QueueItem>,
-    /// Nodes that are kept for a gang or pod that has waited long.
+    /// Nodes that take no new pods with devices, by what no object of theirs says.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub kept: Vec<KeptNode>,
+    pub closed: Vec<ClosedNode>,
+    /// Suspect nodes that take pods nevertheless.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub unheeded: BTreeSet<String>,
     /// Devices that the scheduler has reserved and no object of the cluster shows.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reserved: Vec<ReservedDevices>,
@@ -418,14 +423,17 @@ pub struct ReservedDevices {
     pub devices: BTreeMap<String, i64>,
 }
 
-/// A node that takes no new pods with devices but those of one gang.
+/// A node that takes no new pods with devices, or none with those of one type.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct KeptNode {
+pub struct ClosedNode {
     /// Its name.
     pub node: String,
-    /// Whose it is: `gang ml/train`.
-    pub kept_for: String,
+    /// The type; absent where it takes none at all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<DeviceType>,
+    /// Why, in the words of `baton explain node`: `it is kept for gang ml/train`.
+    pub why: String,
 }
 
 /// One queued item.

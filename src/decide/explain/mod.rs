@@ -21,6 +21,6 @@ pub use node::{NodeRecords, taken_over};
 pub use what_if::{Unadmitted, UnadmittedObject, amount};
 
 pub use answer::{
-    DeviceDetail, Explanation, KeptNode, LockEnd, NodeExplanation, NodeVerdict, OneMove, PodState, PodVerdict,
+    ClosedNode, DeviceDetail, Explanation, LockEnd, NodeExplanation, NodeVerdict, OneMove, PodState, PodVerdict,
     QueueItem, QueueReport, RatedNode, Rating, ReservedDevices, RuleCount, WhatIf, WhatIfObject, WhatIfObjects,
 };

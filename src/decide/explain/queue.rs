@@ -13,8 +13,9 @@ use crate::scheduler::Scheduler;
 use crate::world::gangs::Gang;
 use crate::world::{Place, PodId};
 
-use super::answer::{KeptNode, LockEnd, PodState, QueueItem, QueueReport, ReservedDevices};
+use super::answer::{ClosedNode, LockEnd, PodState, QueueItem, QueueReport, ReservedDevices};
 use super::judged::{GANG_CHANGES, is_label_of_a_node, selected, wakes};
+use super::node::unknown_kinds;
 use super::pod::next_try;
 
 /// Rule of items that their gang holds back.
@@ -34,10 +35,12 @@ impl Scheduler {
         let mut items: Vec<QueueItem> = items.into_iter().map(|(_, item)| item).collect();
         items.extend(self.held_groups(now));
         items.extend(self.requested_binds(now));
-        let kept = self.world().nodes().filter_map(|(_, node)| {
-            let kept_for = node.kept_for.as_ref()?.as_ref().to_owned();
-            Some(KeptNode { node: node.name.as_ref().to_owned(), kept_for })
+        let closed = self.world().nodes().flat_map(|(_, node)| {
+            let all = self.closed_besides(node).map(|(why, _)| (None, why));
+            let some = unknown_kinds(node).map(|(kind, why)| (Some(kind), why));
+            all.into_iter().chain(some).map(move |(kind, why)| ClosedNode { node: node.name.to_string(), kind, why })
         });
+        let unheeded = self.world().nodes().filter(|(_, node)| matches!(node.suspect(), Some((_, false))));
         let locked = self.world().locked().filter_map(|id| self.world().node(id));
         let locks = locked.filter_map(|node| {
             let value = node.lock.read.raw()?.to_owned();
@@ -47,7 +50,8 @@ impl Scheduler {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             leading: self.is_leading(),
             items,
-            kept: kept.collect(),
+            closed: closed.collect(),
+            unheeded: unheeded.map(|(_, node)| node.name.to_string()).collect(),
             reserved: self.reserved(),
             locks: locks.collect(),
         }

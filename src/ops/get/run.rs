@@ -105,7 +105,7 @@ pub async fn run(mut args: GetArgs) -> anyhow::Result<()> {
 mod tests {
     use super::*;
     use crate::view::snapshot_tests::cluster;
-    use baton_decide::explain::{KeptNode, ReservedDevices};
+    use baton_decide::explain::{ClosedNode, ReservedDevices};
     use clap::Parser;
 
     #[derive(Parser)]
@@ -117,13 +117,14 @@ mod tests {
 
     fn printed(line: &str) -> anyhow::Result<String> {
         let line = Line::try_parse_from(line.split(' '))?;
-        let kept = vec![KeptNode { node: "node-b".to_owned(), kept_for: "gang ml/big".to_owned() }];
+        let why = "it is kept for gang ml/big".to_owned();
+        let closed = vec![ClosedNode { node: "node-a".to_owned(), kind: None, why }];
         let reserved = vec![ReservedDevices {
             node: "node-a".to_owned(),
             reserved_for: "TYJob ml/rl".to_owned(),
             devices: [("GPU-a1".to_owned(), 100)].into(),
         }];
-        let said = QueueReport { kept, reserved, ..QueueReport::default() };
+        let said = QueueReport { closed, reserved, ..QueueReport::default() };
         let look = Look { headers: !line.get.no_headers, ..Look::PLAIN };
         Printer::new(&line.get, look).print(&line.get.list(&cluster(), &said)?)
     }
@@ -136,11 +137,12 @@ mod tests {
             node_a.contains("0/2")
                 && node_a.contains("1 GPU for TYJob ml/rl")
                 && node_a.contains("fresh")
+                && node_a.contains("it is kept for gang ml/big")
                 && node_a.contains("ml/train"),
             "{table}"
         );
         let node_b = table.lines().find(|line| line.starts_with("node-b")).unwrap();
-        assert!(node_b.contains("stale") && node_b.contains("gang ml/big"), "{table}");
+        assert!(node_b.contains("stale") && node_b.contains("of node-b has not been heard for over 5 min"), "{table}");
     }
 
     #[test]

@@ -99,12 +99,14 @@ impl Model {
         self.snapshot.wall = clock::wall();
         let before = std::mem::replace(&mut self.report, report);
         let report = &self.report;
-        if before.queue.kept != report.queue.kept || before.queue.reserved != report.queue.reserved {
+        let (was, is) = (&before.queue, &report.queue);
+        if was.closed != is.closed || was.unheeded != is.unheeded || was.reserved != is.reserved {
             let of = |queue: &QueueReport| -> Vec<String> {
-                let kept = queue.kept.iter().map(|kept| kept.node.clone());
-                kept.chain(queue.reserved.iter().map(|reserved| reserved.node.clone())).collect()
+                let (closed, reserved) = (queue.closed.iter(), queue.reserved.iter());
+                let named = closed.map(|of| &of.node).chain(reserved.map(|of| &of.node));
+                named.chain(&queue.unheeded).cloned().collect()
             };
-            self.snapshot.changed.extend(of(&before.queue).into_iter().chain(of(&report.queue)));
+            self.snapshot.changed.extend(of(was).into_iter().chain(of(is)));
         }
         if report.problem.is_none() {
             self.heard = Some(self.snapshot.wall);
@@ -203,9 +205,10 @@ impl Model {
 
     /// What the scheduler says of these nodes.
     pub fn said(&self, nodes: &BTreeSet<String>) -> QueueReport {
-        let QueueReport { kept, reserved, locks, .. } = &self.report.queue;
+        let QueueReport { closed, unheeded, reserved, locks, .. } = &self.report.queue;
         QueueReport {
-            kept: kept.iter().filter(|kept| nodes.contains(&kept.node)).cloned().collect(),
+            closed: closed.iter().filter(|closed| nodes.contains(&closed.node)).cloned().collect(),
+            unheeded: unheeded & nodes,
             reserved: reserved.iter().filter(|reserved| nodes.contains(&reserved.node)).cloned().collect(),
             locks: locks.iter().filter(|lock| nodes.contains(&lock.node)).cloned().collect(),
             ..QueueReport::default()

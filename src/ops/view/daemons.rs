@@ -30,6 +30,9 @@ pub struct AgentRow {
     /// It has ended by itself.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub ended: bool,
+    /// Its pods hold more than its Lease can say.
+    #[serde(skip)]
+    pub too_many_exceptions: bool,
     /// Renewed within the time after which the scheduler holds it for stale.
     pub fresh: bool,
 }
@@ -44,6 +47,7 @@ pub(crate) fn agent(lease: &LightLease, wall: Timestamp) -> AgentRow {
         identity: status.as_ref().map(|status| status.identity),
         knows_pods: status.as_ref().is_some_and(|status| status.exceptions.is_some()),
         ended: status.as_ref().is_some_and(|status| status.ended),
+        too_many_exceptions: status.as_ref().is_some_and(|status| status.too_many_exceptions),
         registered: status.map(|status| status.registered).unwrap_or_default(),
         renewed_seconds: renewed.map(|renewed| renewed.as_secs()),
         fresh: renewed.is_some_and(|renewed| renewed <= WorldPolicy::default().agent_stale),

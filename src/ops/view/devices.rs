@@ -6,6 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::Serialize;
 
+use super::nodes::NodeRow;
 use super::table::{Row, RowId, age};
 use super::usage::{DeviceHolder, DeviceHolders};
 use baton_contract::inventory::{Device, DeviceInfo, device_names};
@@ -27,9 +28,6 @@ word_enum! {
         Cordoned = "cordoned",
     }
 }
-
-/// Why a healthy device has nothing free.
-const CLOSED: &str = "its node takes no new pods: `baton explain node` says why";
 
 /// One device.
 #[derive(Debug, Clone, Serialize)]
@@ -86,9 +84,9 @@ pub struct DeviceRow {
     /// Those that have it are to be freed of it.
     #[serde(skip)]
     pub(crate) fails_holders: bool,
-    /// Its node gives devices of its type to no new pod.
+    /// Why it has nothing free although it is in order and no pod has it whole.
     #[serde(skip)]
-    closed: bool,
+    closed: Option<String>,
     #[serde(skip)]
     path: String,
     #[serde(skip)]
@@ -99,8 +97,8 @@ pub struct DeviceRow {
 pub(super) struct DeviceSurroundings<'a> {
     pub usage: &'a DeviceHolders,
     pub reserved: &'a [&'a ReservedDevices],
-    /// The node takes new pods with devices of this type; `None` where there is no such node.
-    pub takes: Option<&'a dyn Fn(&DeviceType) -> bool>,
+    /// `None` where there is no such node.
+    pub node: Option<&'a NodeRow>,
     pub wall: Timestamp,
 }
 
@@ -133,7 +131,8 @@ fn row(node: &str, info: &DeviceInfo, device: String, cordons: &Cordons, around:
     let cordon = cordons.of(id, info.labels.get(key::PARENT).map(String::as_str), wall);
     let reserved: Vec<&&ReservedDevices> = around.reserved.iter().filter(|of| of.devices.contains_key(id)).collect();
     let (used, kept) = (usage.percent(node, id), reserved.iter().map(|of| of.devices[id]).sum::<i64>());
-    let takes = around.takes.is_some_and(|takes| takes(&info.kind));
+    let closed = around.node.and_then(|node| node.gives_none(&info.kind));
+    let takes = around.node.is_some() && closed.is_none();
     let state = match used {
         _ if !info.health => DeviceState::Unhealthy,
         _ if cordon.is_some() => DeviceState::Cordoned,
@@ -145,7 +144,7 @@ fn row(node: &str, info: &DeviceInfo, device: String, cordons: &Cordons, around:
         _ => DeviceState::Off,
     };
     let usable = matches!(state, DeviceState::Free | DeviceState::Partly | DeviceState::Reserved);
-    let gone = around.takes.is_none().then(|| format!("node {node} does not exist"));
+    let gone = around.node.is_none().then(|| format!("node {node} does not exist"));
     let left = usage.leaving(node, id).map(str::to_owned);
     let reasons: Vec<String> = info.fault().into_iter().chain(cordon.map(Cordon::words)).chain(left).collect();
     let since = info.health_condition().map(|condition| condition.last_transition_time.0);
@@ -163,7 +162,7 @@ fn row(node: &str, info: &DeviceInfo, device: String, cordons: &Cordons, around:
         },
         state,
         fails_holders: info.fault_of_holder().is_some(),
-        closed: !takes && (usable || state == DeviceState::Off),
+        closed: closed.filter(|_| usable || state == DeviceState::Off),
         used,
         free: if takes && usable { (key::WHOLE - used - kept).max(0) } else { 0 },
         holders: usage.holders(node, id).to_vec(),
@@ -233,7 +232,7 @@ impl Row for DeviceRow {
             format!("{}%", self.used),
             format!("{}%", self.free),
             self.holders.iter().map(holder).chain(reserved).collect::<Vec<_>>().join(", "),
-            self.reason.clone().or(self.closed.then(|| CLOSED.to_owned())).unwrap_or_default(),
+            self.reason.as_ref().or(self.closed.as_ref()).cloned().unwrap_or_default(),
             self.since_seconds.map(|seconds| age(Duration::from_secs(seconds))).unwrap_or_default(),
             self.pci.clone().unwrap_or_default(),
             self.index.map(|index| index.to_string()).unwrap_or_default(),
@@ -287,7 +286,8 @@ mod tests {
         let mut cluster = cluster();
         cluster.leases.clear();
         let row = rows(&cluster).remove(1);
-        assert_eq!(row.cells()[3..8], ["healthy", "0%", "0%", "", CLOSED]);
+        let why = "its node takes no new pods with devices: no node daemon has reported from node-a";
+        assert_eq!(row.cells()[3..8], ["healthy", "0%", "0%", "", why]);
     }
 
     #[test]

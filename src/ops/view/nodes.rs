@@ -13,9 +13,9 @@ use super::table::{Row, RowId, age};
 use super::usage::DeviceHolders;
 use crate::say::amount;
 use baton_cluster::node::LightNode;
-use baton_contract::inventory::DeviceStatus;
-use baton_contract::{DeviceType, Identity, key};
-use baton_decide::explain::{QueueReport, ReservedDevices};
+use baton_contract::{Cordons, DeviceType, Identity, key};
+use baton_decide::core::rules::plugins::unschedulable::CORDONED;
+use baton_decide::explain::{ClosedNode, NodeRecords, QueueReport, ReservedDevices};
 use baton_decide::lock::DaemonState;
 use baton_decide::world::{DeviceState, offered};
 
@@ -27,15 +27,21 @@ pub struct NodeRow {
     pub name: String,
     /// As kubectl shows it: `Ready` or `NotReady`, with `SchedulingDisabled` behind a comma on a cordoned node.
     pub status: String,
-    /// The kubelet reports, and people let new pods come.
-    #[serde(skip)]
-    takes_pods: bool,
     /// Entries of its Device object that cannot be read.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     unreadable: Vec<String>,
-    /// Why its daemon holds the machine to blame for pods that failed, and until when it takes no new ones with devices.
+    /// Why its daemon holds the machine to blame for pods that failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub suspect: Option<String>,
+    /// The scheduler sends pods nevertheless.
+    #[serde(skip)]
+    unheeded: bool,
+    /// Why it takes no new pods with devices, in the words of `baton explain node`; some reasons only where the scheduler could be asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub closed: Option<String>,
+    /// The same of one type of devices.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub not_given: BTreeMap<DeviceType, String>,
     /// GPUs, MIG devices among them.
     pub gpu: DeviceCount,
     /// RDMA NICs.
@@ -50,9 +56,6 @@ pub struct NodeRow {
     pub daemon_fault: Option<String>,
     /// The lock, if the node is locked.
     pub lock: Option<LockRow>,
-    /// The gang or pod that it is kept for, where the scheduler could be asked.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub kept_for: Option<String>,
     /// Jobs, gangs and pods for which the scheduler has reserved devices here.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub reserved_for: BTreeSet<String>,
@@ -94,22 +97,20 @@ impl NodesView {
         let usage = DeviceHolders::of(snapshot);
         let mut reserved = BTreeMap::<&str, Vec<&ReservedDevices>>::new();
         said.reserved.iter().for_each(|of| reserved.entry(&of.node).or_default().push(of));
-        let kept: BTreeMap<&str, &String> = said.kept.iter().map(|kept| (&*kept.node, &kept.kept_for)).collect();
+        let mut closed = BTreeMap::<&str, Vec<&ClosedNode>>::new();
+        said.closed.iter().for_each(|of| closed.entry(&of.node).or_default().push(of));
         let reserved_on = |name: &str| reserved.get(name).map_or(&[][..], Vec::as_slice);
         let mut view = Self::default();
         for (name, node) in &snapshot.nodes {
             let mut row = row(snapshot, rules, said, name, node);
-            row.kept_for = kept.get(&**name).map(|kept_for| (*kept_for).clone());
+            closed.get(&**name).into_iter().flatten().for_each(|of| row.close(of));
             row.reserved_for = reserved_on(name).iter().map(|of| of.reserved_for.clone()).collect();
             view.nodes.push(row);
         }
         for (name, object) in &snapshot.devices {
             let node = view.nodes.binary_search_by(|row| row.name.cmp(name)).ok().map(|at| &mut view.nodes[at]);
-            let open = node.as_ref().map(|row| [row.takes(&row.gpu), row.takes(&row.rdma)]);
-            let takes =
-                |kind: &DeviceType| open.is_some_and(|[gpu, nic]| if *kind == DeviceType::Rdma { nic } else { gpu });
-            let takes = open.is_some().then_some(&takes as &dyn Fn(&DeviceType) -> bool);
-            let around = DeviceSurroundings { usage: &usage, reserved: reserved_on(name), takes, wall: snapshot.wall };
+            let (usage, reserved, wall) = (&usage, reserved_on(name), snapshot.wall);
+            let around = DeviceSurroundings { usage, reserved, node: node.as_deref(), wall };
             let devices = devices::of_node(name, object, &around);
             if let Some(row) = node {
                 devices.iter().for_each(|device| row.count(device));
@@ -128,24 +129,40 @@ impl NodesView {
 
 /// Without its devices, and without what the scheduler says of more than its lock.
 fn row(snapshot: &Snapshot, rules: &Rules, said: &QueueReport, name: &str, node: &LightNode) -> NodeRow {
-    let status = snapshot.devices.get(name).and_then(|device| device.status.as_ref());
+    let device = snapshot.devices.get(name);
+    let suspect = device.and_then(|device| device.status.as_ref()?.suspect()).map(|of| of.message.clone());
+    let unheeded = said.unheeded.contains(name);
+    let cordons = device.map(Cordons::of_object);
     let agent = daemons::of_node(snapshot, node);
     let daemon = daemons::state(snapshot, node, agent.as_ref());
+    // A node without devices needs none.
+    let needs_daemon = agent.is_some() || device.is_some();
+    let lists_devices = device.map(|device| !device.spec.devices.is_empty());
+    let seen = NodeRecords {
+        name,
+        daemon,
+        lists_devices,
+        unreadable_cordons: cordons.as_ref().and_then(Cordons::unreadable),
+        suspect: suspect.as_deref().filter(|_| !unheeded),
+        too_many_exceptions: agent.as_ref().is_some_and(|agent| agent.too_many_exceptions),
+    };
+    let closed = seen.closed().map(|(why, _)| why).filter(|_| needs_daemon);
+    let cordoned = || (node.is_cordoned() && lists_devices == Some(true)).then(|| CORDONED.to_owned());
     let count = |kind| DeviceCount { offered: offered(node.allocatable(), &kind), ..DeviceCount::default() };
     NodeRow {
         name: name.to_owned(),
         status: node.status_words(),
-        takes_pods: node.takes_pods(),
         unreadable: snapshot.skipped.get(name).cloned().unwrap_or_default(),
-        suspect: status.and_then(DeviceStatus::suspect).map(|condition| condition.message.clone()),
+        closed: closed.or_else(cordoned),
+        not_given: BTreeMap::new(),
+        suspect,
+        unheeded,
         gpu: count(DeviceType::Gpu),
         rdma: count(DeviceType::Rdma),
-        // A node without devices needs none.
-        daemon_fault: daemon.fault(name).filter(|_| agent.is_some() || snapshot.devices.contains_key(name)),
         agent,
+        daemon_fault: daemon.fault(name).filter(|_| needs_daemon),
         daemon,
         lock: locks::of_node(snapshot, rules, said, node),
-        kept_for: None,
         reserved_for: BTreeSet::new(),
         labels: snapshot.labels_of(name),
     }
@@ -158,17 +175,34 @@ impl DeviceCount {
 }
 
 impl NodeRow {
-    /// New pods with devices of this kind can come now.
-    fn takes(&self, count: &DeviceCount) -> bool {
-        self.takes_now() && count.offered > 0
+    /// The scheduler says this of it. What its own objects say comes first.
+    fn close(&mut self, said: &ClosedNode) {
+        if let Some(kind) = &said.kind {
+            self.not_given.insert(kind.clone(), said.why.clone());
+        } else if self.closed.is_none() {
+            self.closed = Some(said.why.clone());
+        }
     }
 
-    /// New pods with devices can come now, if the kubelet offers some: it and its registered node daemon report, no one has cordoned it,
-    /// the scheduler keeps it for nothing, and no lock of it is stuck. Where this is not so nothing is free: that is what can be handed
-    /// out now.
+    /// New pods with devices can come now, if the kubelet offers some.
     pub fn takes_now(&self) -> bool {
-        let is_stuck = self.lock.as_ref().is_some_and(|lock| lock.stands);
-        self.daemon.serves() && self.takes_pods && self.kept_for.is_none() && self.suspect.is_none() && !is_stuck
+        self.daemon.serves() && self.closed.is_none() && !self.is_stuck()
+    }
+
+    /// Its lock keeps new pods with devices away until something is done.
+    fn is_stuck(&self) -> bool {
+        self.lock.as_ref().is_some_and(|lock| lock.stands)
+    }
+
+    /// Why new pods get no devices of this type now. Nothing of them is free then: that is what can be handed out now.
+    pub(super) fn gives_none(&self, kind: &DeviceType) -> Option<String> {
+        let count = if *kind == DeviceType::Rdma { &self.rdma } else { &self.gpu };
+        let none = "its node takes no new pods with devices";
+        match self.closed.as_ref().or_else(|| self.not_given.get(kind)) {
+            Some(why) => Some(format!("{none}: {why}")),
+            None if self.is_stuck() => Some(format!("{none} until its lock is free")),
+            None => (count.offered == 0).then(|| "the kubelet offers none of its type".to_owned()),
+        }
     }
 
     /// Counts a device of it.
@@ -194,19 +228,12 @@ impl NodeRow {
 
     /// What is not as on any other node: `2 unhealthy, 1 cordoned, locked by ml/a for 3s`.
     fn notes(&self) -> String {
-        let mut notes = Vec::new();
-        // Where the column of the daemon has no room, this is what is left of it.
-        if self.daemon_fault.is_some() {
-            notes.push(match self.daemon {
-                DaemonState::Unregistered | DaemonState::KubeletAway => "kubelet away".to_owned(),
-                DaemonState::NotStarted => "kubelet away, no node daemon".to_owned(),
-                DaemonState::Missing => "no node daemon".to_owned(),
-                state => format!("node daemon {}", state.word()),
-            });
-        }
+        let wrong = self.closed.as_ref().or(self.daemon_fault.as_ref());
+        let not_given = self.not_given.values().filter(|_| self.closed.is_none());
+        let mut notes: Vec<String> = wrong.into_iter().chain(not_given).cloned().collect();
         notes.extend(self.unreadable.iter().map(|entry| format!("not read: {entry}")));
-        if let Some(why) = &self.suspect {
-            notes.push(format!("suspect: {why}"));
+        if let Some(why) = self.suspect.as_ref().filter(|_| self.unheeded) {
+            notes.push(format!("suspect, but so are too many nodes to keep pods away: {why}"));
         }
         for (of, word) in [
             ((|count| count.unhealthy) as fn(&DeviceCount) -> usize, "unhealthy"),
@@ -223,7 +250,6 @@ impl NodeRow {
             let mark = lock.mark().map(|mark| format!(" ({mark})")).unwrap_or_default();
             notes.push(format!("locked by {}{mark}", lock.whose()));
         }
-        notes.extend(self.kept_for.iter().map(|kept_for| format!("kept for {kept_for}")));
         notes.join(", ")
     }
 }
@@ -275,7 +301,8 @@ impl Row for NodeRow {
 mod tests {
     use super::*;
     use crate::view::snapshot_tests::{cluster, unlocked};
-    use baton_decide::explain::KeptNode;
+    use baton_contract::inventory::DeviceStatus;
+    use serde_json::{Value, json};
 
     fn view(cluster: &Snapshot) -> NodesView {
         NodesView::of(cluster, &Rules::default(), &QueueReport::default())
@@ -304,14 +331,15 @@ mod tests {
         let mut cluster = cluster();
         let notes = |cluster: &Snapshot, at: usize| view(cluster).nodes[at].cells()[6].clone();
         assert_eq!(notes(&cluster, 0), "locked by ml/train for 47s (stuck)");
-        assert_eq!(notes(&cluster, 1), "node daemon stale, 1 GPU unhealthy, locked by ml/gone for 47s (dangling)");
+        let silent = "the node daemon of node-b has not been heard for over 5 min";
+        assert_eq!(notes(&cluster, 1), format!("{silent}, 1 GPU unhealthy, locked by ml/gone for 47s (dangling)"));
         let devices = &mut cluster.devices.get_mut("node-b").unwrap().spec.devices;
         let nic = baton_contract::inventory::DeviceInfo { kind: DeviceType::Rdma, ..devices[0].clone() };
         devices.extend([nic.clone(), nic]);
         assert!(notes(&cluster, 1).contains(", 1 GPU and 2 NICs unhealthy, locked"), "{}", notes(&cluster, 1));
         cluster.devices.get_mut("node-b").unwrap().spec.devices.clear();
         cluster.nodes.get_mut("node-b").unwrap().metadata.annotations = None;
-        assert_eq!(notes(&cluster, 1), "node daemon stale");
+        assert_eq!(notes(&cluster, 1), silent);
     }
 
     #[test]
@@ -332,11 +360,39 @@ mod tests {
         let agent = |cluster: &Snapshot| view(cluster).nodes[0].cells()[5].clone();
         assert!(agent(&cluster).starts_with("fresh"), "{}", agent(&cluster));
         // The kubelet has seen the socket go; the Lease is still fresh.
-        let none =
-            serde_json::json!({"metadata": {"name": "node-a"}, "status": {"allocatable": {"nvidia.com/gpu": "0"}}});
+        let none = json!({"metadata": {"name": "node-a"}, "status": {"allocatable": {"nvidia.com/gpu": "0"}}});
         cluster.nodes.insert("node-a".to_owned(), serde_json::from_value(none).unwrap());
         assert_eq!(agent(&cluster), "daemon gone (kubelet offers 0 of 2)");
         assert_eq!(counts(&cluster, 0), (2, 0, 0, 0));
+    }
+
+    fn changed(change: impl Fn(&mut Snapshot)) -> Snapshot {
+        let mut cluster = unlocked();
+        change(&mut cluster);
+        cluster
+    }
+
+    /// With another node-a.
+    fn with(part: &str, value: Value) -> Snapshot {
+        let status = json!({"allocatable": {"nvidia.com/gpu": "2"}});
+        let mut node = json!({"metadata": {"name": "node-a"}, "spec": {}, "status": status});
+        *node.pointer_mut(part).unwrap() = value;
+        let node: LightNode = serde_json::from_value(node).unwrap();
+        changed(|cluster| drop(cluster.nodes.insert("node-a".to_owned(), node.clone())))
+    }
+
+    fn suspect() -> Snapshot {
+        let condition = json!({"type": "NodeSuspect", "status": "True", "reason": "MachineFailedPods",
+            "message": "disk full", "lastTransitionTime": "2026-11-21T02:30:00Z"});
+        let status: DeviceStatus = serde_json::from_value(json!({ "conditions": [condition] })).unwrap();
+        changed(|cluster| cluster.devices.get_mut("node-a").unwrap().status = Some(status.clone()))
+    }
+
+    fn too_many() -> Snapshot {
+        let status = r#"{"version":"1","registered":["nvidia.com/gpu"],"identity":"exact","tooManyExceptions":true}"#;
+        let annotations: BTreeMap<_, _> = [(key::AGENT.to_owned(), status.to_owned())].into();
+        let lease = "baton-agent-node-a";
+        changed(|cluster| cluster.leases.get_mut(lease).unwrap().metadata.annotations = Some(annotations.clone()))
     }
 
     #[test]
@@ -352,64 +408,59 @@ mod tests {
         let both =
             "the kubelet of node-b is away or not well: the Node is not Ready; no node daemon has reported from node-b";
         assert_eq!(rows[1].daemon_fault.as_deref(), Some(both));
-        assert!(rows[1].notes().starts_with("kubelet away, no node daemon"), "{}", rows[1].notes());
+        assert!(rows[1].notes().starts_with(both), "{}", rows[1].notes());
         assert_eq!(rows[2].daemon_fault, None, "it has no devices and needs no daemon");
     }
 
     #[test]
-    fn where_no_pod_can_go_nothing_is_free_in_any_row() {
-        let said = |node: &str| {
-            let kept = vec![KeptNode { node: node.to_owned(), kept_for: "gang ml/big".to_owned() }];
-            QueueReport { kept, ..QueueReport::default() }
+    fn where_no_pod_can_go_nothing_is_free_in_any_row_and_it_says_why() {
+        let none = QueueReport::default;
+        let kept = |node: &str, kind: Option<DeviceType>| {
+            let closed = vec![ClosedNode { node: node.to_owned(), kind, why: "it is kept for gang ml/big".to_owned() }];
+            QueueReport { closed, ..none() }
         };
-        let node = |change: fn(&mut serde_json::Value)| {
-            let mut node =
-                serde_json::json!({"metadata": {"name": "node-a"}, "status": {"allocatable": {"nvidia.com/gpu": "2"}}});
-            change(&mut node);
-            serde_json::from_value::<LightNode>(node).unwrap()
-        };
-        let changed = |change: &dyn Fn(&mut Snapshot)| {
-            let mut cluster = unlocked();
-            change(&mut cluster);
-            cluster
-        };
-        let with = |node: LightNode| changed(&|cluster| drop(cluster.nodes.insert("node-a".to_owned(), node.clone())));
-        let conditions = serde_json::json!([{"type": "Ready", "status": "False"}]);
+        let unheeded = QueueReport { unheeded: ["node-a".to_owned()].into(), ..none() };
+        let cordoned = json!({"unschedulable": true});
+        let ready = json!([{"type": "Ready", "status": "False"}]);
+        let not_ready = json!({"allocatable": {"nvidia.com/gpu": "2"}, "conditions": ready});
+        let silent = changed(|cluster| cluster.leases.clear());
+        let gone = changed(|cluster| drop(cluster.nodes.remove("node-a")));
+        let dead = "the node daemon of node-a is gone: the kubelet offers 0 of 2 GPUs";
+        let away = "the kubelet of node-a is away or not well: the Node is not Ready";
+        let more = "the pods there hold more than the node daemon's Lease can say";
+        let nevertheless = "suspect, but so are too many nodes to keep pods away: disk full";
         let cases = [
-            (unlocked(), said("node-b"), 1),
-            (unlocked(), said("node-a"), 0),
-            // Its lock is stuck.
-            (cluster(), said("node-b"), 0),
-            (with(node(|node| node["spec"]["unschedulable"] = true.into())), QueueReport::default(), 0),
-            (with(node(|node| node["status"]["allocatable"] = serde_json::json!({}))), QueueReport::default(), 0),
-            (
-                with(
-                    serde_json::from_value(serde_json::json!({"metadata": {"name": "node-a"},
-                "status": {"allocatable": {"nvidia.com/gpu": "2"}, "conditions": conditions}}))
-                    .unwrap(),
-                ),
-                QueueReport::default(),
-                0,
-            ),
-            (changed(&|cluster| cluster.leases.clear()), QueueReport::default(), 0),
-            (changed(&|cluster| drop(cluster.nodes.remove("node-a"))), QueueReport::default(), 0),
+            (unlocked(), kept("node-b", None), 1, ""),
+            (unlocked(), kept("node-a", None), 0, "it is kept for gang ml/big"),
+            (unlocked(), kept("node-a", Some(DeviceType::Gpu)), 0, "it is kept for gang ml/big"),
+            (unlocked(), kept("node-a", Some(DeviceType::Rdma)), 1, "it is kept for gang ml/big"),
+            (cluster(), none(), 0, "locked by ml/train for 47s (stuck)"),
+            (with("/spec", cordoned), none(), 0, CORDONED),
+            (with("/status/allocatable", json!({})), none(), 0, dead),
+            (with("/status", not_ready), none(), 0, away),
+            (suspect(), none(), 0, "it is suspect: disk full"),
+            (suspect(), unheeded, 1, nevertheless),
+            (too_many(), none(), 0, more),
+            (silent, kept("node-a", None), 0, "no node daemon has reported from node-a"),
+            (gone, none(), 0, ""),
         ];
-        for (at, (cluster, said, free)) in cases.into_iter().enumerate() {
+        for (at, (cluster, said, free, why)) in cases.into_iter().enumerate() {
             let view = NodesView::of(&cluster, &Rules::default(), &said);
-            let counted = view.nodes.iter().find(|row| row.name == "node-a").map_or(0, |row| row.gpu.free);
+            let row = view.nodes.iter().find(|row| row.name == "node-a");
             let whole = view.devices_of("node-a").iter().filter(|device| device.free == key::WHOLE).count();
             let word = view.devices_of("node-a").iter().filter(|device| device.state == DeviceState::Free).count();
-            assert_eq!((counted, whole, word), (free, free, free), "case {at}");
+            assert_eq!((row.map_or(0, |row| row.gpu.free), whole, word), (free, free, free), "case {at}");
+            assert_eq!(row.map(NodeRow::notes).unwrap_or_default(), why, "case {at}");
         }
     }
 
     #[test]
     fn an_entry_that_cannot_be_read_is_noted_and_hides_no_other() {
         let mut cluster = cluster();
-        let good = serde_json::json!({"type": "gpu", "id": "GPU-a1", "minor": 1, "health": true});
-        let bad = serde_json::json!({"type": "gpu", "id": "GPU-a/b", "minor": 0, "health": true});
+        let good = json!({"type": "gpu", "id": "GPU-a1", "minor": 1, "health": true});
+        let bad = json!({"type": "gpu", "id": "GPU-a/b", "minor": 0, "health": true});
         let mut put = |devices: &[&serde_json::Value]| {
-            let object = serde_json::json!({"metadata": {"name": "node-a"}, "spec": {"devices": devices}});
+            let object = json!({"metadata": {"name": "node-a"}, "spec": {"devices": devices}});
             cluster.put_device(serde_json::from_value(object).unwrap());
             let view = view(&cluster);
             (view.devices_of("node-a").len(), view.nodes[0].notes())

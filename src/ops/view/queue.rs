@@ -12,7 +12,7 @@ use baton_decide::explain::{QueueItem, QueueReport};
 /// Longest wait for what may be left out.
 const SOON: Duration = Duration::from_secs(2);
 
-/// What the scheduler says of nodes that it keeps for a gang and of devices that it has reserved. Nothing where it cannot be asked
+/// What the scheduler says of nodes that take no pods and of devices that it has reserved. Nothing where it cannot be asked
 /// soon: everything else of the nodes is known without it. `known` is the one that was asked before, and is found again.
 pub async fn report_soon(known: &mut Option<LeaderClient>, scheduler: &LeaderArgs, access: &Access) -> QueueReport {
     let report = async {

@@ -219,9 +219,9 @@ fn of_two_large_gangs_the_younger_gets_its_turn_after_the_older() {
     assert_eq!((gangs.count("big"), gangs.count("next")), (2, 0));
     let second = kept(&gangs);
     assert_eq!(second.len(), 2, "its turn");
-    let report = gangs.cluster.queue_report().kept;
-    let said: Vec<&str> = report.iter().map(|kept| kept.kept_for.as_str()).collect();
-    assert_eq!(said, ["gang ml/next"; 2], "as `baton get nodes` shows it");
+    let report = gangs.cluster.queue_report().closed;
+    let said: Vec<&str> = report.iter().map(|closed| closed.why.as_str()).collect();
+    assert_eq!(said, ["it is kept for gang ml/next"; 2], "as `baton get nodes` shows it");
     empty(&mut gangs, &second);
     gangs.wait(70);
     assert_eq!((gangs.count("next"), kept(&gangs)), (2, Vec::new()));
@@ -337,9 +337,9 @@ fn kept_nodes_on_which_the_gang_does_not_fit_any_more_are_given_up() {
     fails(&mut gangs, &last[0]);
     fails(&mut gangs, &intact);
     gangs.wait(610);
-    let report = gangs.cluster.queue_report().kept;
-    let said: Vec<&str> = report.iter().map(|kept| kept.kept_for.as_str()).collect();
-    assert_eq!(said, ["gang ml/next"], "{}", gangs.condition("big-0"));
+    let report = gangs.cluster.queue_report().closed;
+    let said: Vec<&str> = report.iter().map(|closed| closed.why.as_str()).collect();
+    assert_eq!(said, ["it is kept for gang ml/next"], "{}", gangs.condition("big-0"));
 }
 
 #[test]

@@ -26,6 +26,8 @@ fn a_node_whose_daemon_locks_otherwise_takes_no_device_pods_until_it_agrees() {
     let node = cluster.scheduler.explain_node("n", cluster.moment()).unwrap();
     assert!(!node.takes_devices && node.message.contains("pods with devices: AgentConfig: the node daemon has"));
     assert!(node.advice.unwrap().contains("--node-lock-key"));
+    let closed = cluster.queue_report().closed.remove(0);
+    assert!(closed.kind.is_none() && node.message.ends_with(&closed.why), "{closed:?}");
     assert_eq!(cluster.scheduler.fleet(cluster.moment()).largest_free["none"], 0);
     cluster.pod("plain", &[("cpu", "1")]);
     cluster.settle();

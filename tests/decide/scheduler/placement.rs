@@ -250,6 +250,8 @@ fn a_bound_pod_without_an_assignment_blocks_its_type_until_the_node_reports() {
     let node = cluster.scheduler.explain_node("n", cluster.moment()).unwrap();
     let says = "takes no new pods with devices: GPUs: which gpu devices another pod holds or waits for is not known";
     assert!(!node.takes_devices && node.message == says && node.advice.is_some(), "{}", node.message);
+    let closed = cluster.queue_report().closed.remove(0);
+    assert!(closed.kind == Some(DeviceType::Gpu) && says.ends_with(&closed.why), "{closed:?}");
     let mut device = gpu_device("n", 2);
     let entry = HeldBy { name: "foreign".into(), namespace: "ml".into(), uuid: "uid-foreign".into(), minors: vec![0] };
     device.status = Some(DeviceStatus {

@@ -66,6 +66,7 @@ fn the_earliest_of_many_suspects_are_heeded_up_to_thirty_percent_of_the_nodes() 
     let (heeded, other) = (explained(&cluster, "n7"), explained(&cluster, "n9"));
     assert!(!heeded.takes_devices && heeded.message.contains("disk of n7 full"), "{}", heeded.message);
     assert_eq!((heeded.suspect, other.suspect.as_deref()), (None, Some("disk of n9 full")));
+    assert_eq!(cluster.queue_report().unheeded, ["n1", "n9"].map(str::to_owned).into());
     // The third counts as soon as a first one is trusted, and a pod that waits hears of that one.
     publish(&mut cluster, "n7", None);
     cluster.settle();
