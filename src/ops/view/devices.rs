@@ -286,7 +286,7 @@ mod tests {
         let mut cluster = cluster();
         cluster.leases.clear();
         let row = rows(&cluster).remove(1);
-        let why = "its node takes no new pods with devices: no node daemon has reported from node-a";
+        let why = "its node takes no new pods with devices: no node daemon has reported from this node";
         assert_eq!(row.cells()[3..8], ["healthy", "0%", "0%", "", why]);
     }
 

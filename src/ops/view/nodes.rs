@@ -127,6 +127,9 @@ impl NodesView {
     }
 }
 
+/// The node in its own row: a second long name would leave no room for other columns.
+const HERE: &str = "this node";
+
 /// Without its devices, and without what the scheduler says of more than its lock.
 fn row(snapshot: &Snapshot, rules: &Rules, said: &QueueReport, name: &str, node: &LightNode) -> NodeRow {
     let device = snapshot.devices.get(name);
@@ -139,7 +142,7 @@ fn row(snapshot: &Snapshot, rules: &Rules, said: &QueueReport, name: &str, node:
     let needs_daemon = agent.is_some() || device.is_some();
     let lists_devices = device.map(|device| !device.spec.devices.is_empty());
     let seen = NodeRecords {
-        name,
+        name: HERE,
         daemon,
         lists_devices,
         unreadable_cordons: cordons.as_ref().and_then(Cordons::unreadable),
@@ -228,9 +231,9 @@ impl NodeRow {
 
     /// What is not as on any other node: `2 unhealthy, 1 cordoned, locked by ml/a for 3s`.
     fn notes(&self) -> String {
-        let wrong = self.closed.as_ref().or(self.daemon_fault.as_ref());
-        let not_given = self.not_given.values().filter(|_| self.closed.is_none());
-        let mut notes: Vec<String> = wrong.into_iter().chain(not_given).cloned().collect();
+        let daemon = || self.daemon_fault.as_ref().and_then(|_| self.daemon.fault(HERE));
+        let not_given = self.not_given.values().filter(|_| self.closed.is_none()).cloned();
+        let mut notes: Vec<String> = self.closed.clone().or_else(daemon).into_iter().chain(not_given).collect();
         notes.extend(self.unreadable.iter().map(|entry| format!("not read: {entry}")));
         if let Some(why) = self.suspect.as_ref().filter(|_| self.unheeded) {
             notes.push(format!("suspect, but so are too many nodes to keep pods away: {why}"));
@@ -331,7 +334,7 @@ mod tests {
         let mut cluster = cluster();
         let notes = |cluster: &Snapshot, at: usize| view(cluster).nodes[at].cells()[6].clone();
         assert_eq!(notes(&cluster, 0), "locked by ml/train for 47s (stuck)");
-        let silent = "the node daemon of node-b has not been heard for over 5 min";
+        let silent = "the node daemon of this node has not been heard for over 5 min";
         assert_eq!(notes(&cluster, 1), format!("{silent}, 1 GPU unhealthy, locked by ml/gone for 47s (dangling)"));
         let devices = &mut cluster.devices.get_mut("node-b").unwrap().spec.devices;
         let nic = baton_contract::inventory::DeviceInfo { kind: DeviceType::Rdma, ..devices[0].clone() };
@@ -408,7 +411,7 @@ mod tests {
         let both =
             "the kubelet of node-b is away or not well: the Node is not Ready; no node daemon has reported from node-b";
         assert_eq!(rows[1].daemon_fault.as_deref(), Some(both));
-        assert!(rows[1].notes().starts_with(both), "{}", rows[1].notes());
+        assert!(rows[1].notes().starts_with(&both.replace("node-b", HERE)), "{}", rows[1].notes());
         assert_eq!(rows[2].daemon_fault, None, "it has no devices and needs no daemon");
     }
 
@@ -425,8 +428,8 @@ mod tests {
         let not_ready = json!({"allocatable": {"nvidia.com/gpu": "2"}, "conditions": ready});
         let silent = changed(|cluster| cluster.leases.clear());
         let gone = changed(|cluster| drop(cluster.nodes.remove("node-a")));
-        let dead = "the node daemon of node-a is gone: the kubelet offers 0 of 2 GPUs";
-        let away = "the kubelet of node-a is away or not well: the Node is not Ready";
+        let dead = "the node daemon of this node is gone: the kubelet offers 0 of 2 GPUs";
+        let away = "the kubelet of this node is away or not well: the Node is not Ready";
         let more = "the pods there hold more than the node daemon's Lease can say";
         let nevertheless = "suspect, but so are too many nodes to keep pods away: disk full";
         let cases = [
@@ -441,7 +444,7 @@ mod tests {
             (suspect(), none(), 0, "it is suspect: disk full"),
             (suspect(), unheeded, 1, nevertheless),
             (too_many(), none(), 0, more),
-            (silent, kept("node-a", None), 0, "no node daemon has reported from node-a"),
+            (silent, kept("node-a", None), 0, "no node daemon has reported from this node"),
             (gone, none(), 0, ""),
         ];
         for (at, (cluster, said, free, why)) in cases.into_iter().enumerate() {
