@@ -642,7 +642,7 @@ impl Scheduler {
             return Some(format!("TYJob {}", job.name));
         }
         let book = self.world.gangs();
-        let named = facts.spec.gang.as_ref()?.named(book.defaults().scheduling_groups)?;
+        let named = facts.spec.gang.as_ref()?.named(book.defaults())?;
         let gang = named.gang.as_ref().ok().and_then(|id| book.gang(id));
         // A PodGroup without a gang rule leaves each pod alone.
         let free = gang.is_some_and(|gang| gang.config().min == Some(0) && gang.group().is_alone());

@@ -91,7 +91,7 @@ impl OtherSchedulers {
         let Some(pod) = world.pod(id).filter(|_| terms.leading) else { return };
         // kube-scheduler itself holds the gangs of `spec.schedulingGroup` together.
         let book = world.gangs();
-        let named = pod.facts.spec.gang.as_ref().and_then(|said| said.named(book.defaults().scheduling_groups));
+        let named = pod.facts.spec.gang.as_ref().and_then(|said| said.named(book.defaults()));
         let Some(named) = named.filter(|named| named.by != NamedBy::SchedulingGroup) else { return };
         if pod.place == Place::Waiting {
             self.members.insert(id);

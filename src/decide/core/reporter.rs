@@ -62,8 +62,9 @@ impl Reporter {
             // A pod with a bad name is a member of no gang, so no gang reports for it.
             let invalid = member && reason == ConditionReason::InvalidGang && scene.world.gangs().gang_of(id).is_none();
             let event = if invalid { EventReason::InvalidGang } else { EventReason::FailedScheduling };
-            let flag = scene.world.gangs().defaults().scheduling_groups;
-            let declared = found.facts.spec.gang.iter().filter(|_| invalid).flat_map(|gang| gang.all_warnings(flag));
+            let defaults = scene.world.gangs().defaults();
+            let declared =
+                found.facts.spec.gang.iter().filter(|_| invalid).flat_map(|gang| gang.all_warnings(defaults));
             let names = declared.filter(|warning| matches!(&**warning, Warning::TwoNames { .. }));
             let warnings: Vec<Warning> = names.map(std::borrow::Cow::into_owned).collect();
             for warning in warnings {

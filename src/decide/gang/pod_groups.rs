@@ -149,9 +149,9 @@ impl Gangs {
         if !scene.terms.config.gangs.create_pod_groups {
             return;
         }
-        let flag = scene.world.gangs().defaults().scheduling_groups;
+        let defaults = scene.world.gangs().defaults();
         let Some(gang) = scene.world.gangs().gang(id) else { return };
-        let named = |gang: &Gang| gang.members().next()?.declared.named(flag).map(|named| named.by);
+        let named = |gang: &Gang| gang.members().next()?.declared.named(defaults).map(|named| named.by);
         let Some(min) = gang.config().min.filter(|_| named(gang) == Some(NamedBy::PodGroupName)) else { return };
         if gang.counts().live() == 0 {
             return;

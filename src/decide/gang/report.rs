@@ -12,7 +12,7 @@ use crate::core::context::Context;
 use crate::core::earmarks::is_aged;
 use crate::core::min_resources;
 use crate::core::queue::Item;
-use crate::world::gangs::{Gang, GroupId, Warning, rule};
+use crate::world::gangs::{Gang, GangDefaults, GroupId, Warning, rule};
 use crate::world::{PodId, Wake, World};
 use baton_contract::gang::{GangId, MatchPolicy};
 
@@ -101,7 +101,7 @@ impl Gangs {
 
     /// Reports what is wrong with the declarations of a group, each warning once for as long as it lasts.
     pub(super) fn warn(&mut self, scene: Scene<'_>, agenda: &mut Agenda, group: &GroupId) {
-        let flag = scene.world.gangs().defaults().scheduling_groups;
+        let defaults = scene.world.gangs().defaults();
         let gangs = scene.world.gangs().listing(group);
         let mut found: BTreeSet<(GangId, Warning)> = BTreeSet::new();
         let mut news: Vec<(PodId, Warning)> = Vec::new();
@@ -111,7 +111,7 @@ impl Gangs {
             for warning in gang.warnings() {
                 let key = (gang.id().clone(), warning);
                 if known.is_none_or(|known| !known.contains(&key)) {
-                    news.push((subject(gang, &key.1, flag).unwrap_or(oldest.pod), key.1.clone()));
+                    news.push((subject(gang, &key.1, defaults).unwrap_or(oldest.pod), key.1.clone()));
                 }
                 found.insert(key);
             }
@@ -125,9 +125,9 @@ impl Gangs {
 }
 
 /// The member that a warning is about, where it is about one.
-fn subject(gang: &Gang, warning: &Warning, flag: bool) -> Option<PodId> {
+fn subject(gang: &Gang, warning: &Warning, defaults: &GangDefaults) -> Option<PodId> {
     let mut live = gang.members().take_while(|member| member.state.is_live());
-    live.find(|member| member.declared.all_warnings(flag).any(|known| *known == *warning)).map(|member| member.pod)
+    live.find(|member| member.declared.all_warnings(defaults).any(|known| *known == *warning)).map(|member| member.pod)
 }
 
 /// [`min_resources::missing`], as what a group reports before any member is tried.

@@ -8,7 +8,7 @@ use baton::contract::gang::{GangId, NativeSpec, PodGroupApi};
 use baton::contract::key;
 use baton::decide::pod::Phase;
 use baton::decide::world::gangs::{
-    DeclarationSource, Declared, DeclaredFields, MemberState, PodGroupFacts, Warning, unsupported,
+    DeclarationSource, Declared, DeclaredFields, GangDefaults, MemberState, PodGroupFacts, Warning, unsupported,
 };
 use baton::decide::world::{PodFacts, WorldEvent};
 use serde_json::{Value, json};
@@ -81,9 +81,11 @@ fn a_name_by_the_scheduling_group_is_enough_where_it_is_read() {
         scheduling_group: Some("g"),
     };
     let said = Declared::read(&source, || None).unwrap();
-    assert_eq!(said.named(true).unwrap().gang.as_ref().unwrap().to_string(), "ml/g");
-    assert_eq!(said.all_warnings(true).count(), 0);
-    assert!(said.named(false).unwrap().gang.is_err());
+    let read = GangDefaults::default();
+    assert_eq!(said.named(&read).unwrap().gang.as_ref().unwrap().to_string(), "ml/g");
+    assert_eq!(said.all_warnings(&read).count(), 0);
+    let unread = GangDefaults { scheduling_groups: false, ..read };
+    assert!(said.named(&unread).unwrap().gang.is_err());
 }
 
 #[test]

@@ -199,13 +199,18 @@ fn a_total_below_the_minimum_is_the_minimum_and_warns() {
     assert_eq!((config(&total("x"), "ml/g").total, warnings(&total("x"), "ml/g").len()), (4, 1));
 }
 
+/// Those of an installation that does not read `spec.schedulingGroup`.
+fn by_keys_only() -> GangDefaults {
+    GangDefaults { scheduling_groups: false, ..GangDefaults::default() }
+}
+
 #[test]
 fn the_first_name_counts_and_a_second_one_warns() {
     let (label, community, name, own) =
         (format!("label:{P}"), "label:scheduling.x-k8s.io/pod-group", format!("{P}/name"), format!("{G}name"));
     let named = |pairs: &[(&str, &str)]| {
         let said = declared("ml", &keys(pairs)).unwrap();
-        let gang = said.named(false).unwrap().gang.clone().unwrap().name().to_owned();
+        let gang = said.named(&by_keys_only()).unwrap().gang.clone().unwrap().name().to_owned();
         (gang, said.warnings.iter().map(|warning| warning.reason().word()).collect::<Vec<_>>())
     };
     let conflict = vec!["GangNameConflict"];
@@ -217,7 +222,7 @@ fn the_first_name_counts_and_a_second_one_warns() {
     assert_eq!(named(&[(&format!("label:{P}/name"), "d")]).0, "d", "as a label too");
     assert_eq!(named(&[(P, "b")]).0, "b", "as an annotation too");
     let label = declared("ml", &keys(&[(&format!("label:{G}name"), "e")])).unwrap();
-    assert!(label.named(false).unwrap().gang.is_err(), "that one is an annotation only");
+    assert!(label.named(&by_keys_only()).unwrap().gang.is_err(), "that one is an annotation only");
 }
 
 #[test]
@@ -230,10 +235,15 @@ fn scheduling_group_names_a_gang_only_behind_its_flag() {
         scheduling_group: Some("first"),
     };
     let said = Declared::read(&source, || None).unwrap();
-    let name = |flag| said.named(flag).unwrap().gang.clone().unwrap().to_string();
-    assert_eq!((name(true), name(false)), ("ml/first".to_owned(), "ml/other".to_owned()));
-    let reasons = |flag| said.all_warnings(flag).map(|warning| warning.reason().word()).collect::<Vec<_>>();
-    assert_eq!((reasons(true), reasons(false)), (vec!["GangNameConflict"], vec![]), "two names, where both are read");
+    let (read, unread) = (GangDefaults::default(), by_keys_only());
+    let name = |defaults| said.named(defaults).unwrap().gang.clone().unwrap().to_string();
+    assert_eq!((name(&read), name(&unread)), ("ml/first".to_owned(), "ml/other".to_owned()));
+    let reasons = |defaults| said.all_warnings(defaults).map(|warning| warning.reason().word()).collect::<Vec<_>>();
+    assert_eq!(
+        (reasons(&read), reasons(&unread)),
+        (vec!["GangNameConflict"], vec![]),
+        "two names, where both are read"
+    );
 
     let defaults = GangDefaults { scheduling_groups: true, ..GangDefaults::default() };
     let world = WorldPolicy { gangs: defaults, ..WorldPolicy::default() };

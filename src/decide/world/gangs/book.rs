@@ -112,7 +112,7 @@ impl GangBook {
 
     /// What a pod's declaration names, valid or not.
     pub fn named<'a>(&self, declared: &'a Declared) -> Option<Result<&'a GangId, &'a BadName>> {
-        declared.named(self.defaults.scheduling_groups).map(|named| named.gang.as_ref())
+        declared.named(&self.defaults).map(|named| named.gang.as_ref())
     }
 
     /// Priority of the pods of a gang, and whether they never preempt, where its PodGroup states these.
@@ -164,7 +164,7 @@ impl GangBook {
     /// Enters a pod, or what changed of it.
     pub fn pod(&mut self, pod: &Pod) {
         let declared = pod.facts.spec.gang.as_ref();
-        let named = declared.and_then(|declared| Some((declared, declared.named(self.defaults.scheduling_groups)?)));
+        let named = declared.and_then(|declared| Some((declared, declared.named(&self.defaults)?)));
         let Some((declared, named)) = named else { return self.pod_gone(pod.id) };
         let Ok(gang) = &named.gang else { return self.pod_gone(pod.id) };
         let handoff = &pod.facts.handoff;
@@ -200,7 +200,7 @@ impl GangBook {
             declared: Arc::clone(declared),
         };
         let home = self.gangs.entry(gang.clone()).or_insert_with(|| Gang::new(gang.clone(), &self.defaults));
-        home.enter(rank.clone(), member, self.defaults.scheduling_groups);
+        home.enter(rank.clone(), member, &self.defaults);
         self.pods.insert(pod.id, PodEntry { gang: gang.clone(), rank });
         self.settle(gang);
     }
@@ -213,9 +213,8 @@ impl GangBook {
     /// Takes a pod out; `stays` is settled by the caller.
     fn pod_gone_but(&mut self, pod: PodId, stays: Option<&GangId>) {
         let Some(PodEntry { gang, rank }) = self.pods.remove(&pod) else { return };
-        let flag = self.defaults.scheduling_groups;
         if let Some(home) = self.gangs.get_mut(&gang) {
-            home.leave(&rank, flag);
+            home.leave(&rank, &self.defaults);
         }
         if stays != Some(&gang) {
             self.settle(&gang);

@@ -374,15 +374,15 @@ impl Declared {
         self.koordinator.wait.is_some_and(|wait| wait > allowed.max_wait)
     }
 
-    /// The gang that counts; `scheduling_groups` says whether `spec.schedulingGroup` is read.
-    pub fn named(&self, scheduling_groups: bool) -> Option<&GangName> {
-        self.scheduling_group.as_ref().filter(|_| scheduling_groups).or(self.named.as_ref())
+    /// The gang that counts: of `spec.schedulingGroup` where the installation reads it.
+    pub fn named(&self, defaults: &GangDefaults) -> Option<&GangName> {
+        self.scheduling_group.as_ref().filter(|_| defaults.scheduling_groups).or(self.named.as_ref())
     }
 
-    /// What is wrong with it; `scheduling_groups` says whether `spec.schedulingGroup` is read.
-    pub fn all_warnings(&self, scheduling_groups: bool) -> impl Iterator<Item = Cow<'_, Warning>> {
+    /// What is wrong with it, two names that differ included where the installation reads both.
+    pub fn all_warnings(&self, defaults: &GangDefaults) -> impl Iterator<Item = Cow<'_, Warning>> {
         let by_keys = self.named.as_ref().filter(|named| named.by != NamedBy::Nothing);
-        let both = self.scheduling_group.as_ref().filter(|_| scheduling_groups).zip(by_keys);
+        let both = self.scheduling_group.as_ref().filter(|_| defaults.scheduling_groups).zip(by_keys);
         let differ = both.filter(|(used, ignored)| used.name() != ignored.name()).map(|(used, ignored)| {
             let word = |named: &GangName| (named.by.key(), excerpt(named.name()));
             Cow::Owned(Warning::TwoNames { used: word(used), ignored: word(ignored) })

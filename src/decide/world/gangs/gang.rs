@@ -53,6 +53,13 @@ impl Ballots {
     }
 }
 
+/// What becomes of a pod in a gang.
+#[derive(Clone, Copy)]
+enum Membership {
+    Begins,
+    Ends,
+}
+
 /// One gang. It exists while it has a member or a PodGroup.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Gang {
@@ -325,45 +332,51 @@ impl Gang {
         Some(true)
     }
 
-    /// `flag`: `spec.schedulingGroup` is read.
-    pub(super) fn enter(&mut self, rank: MemberAge, member: Member, flag: bool) {
+    pub(super) fn enter(&mut self, rank: MemberAge, member: Member, defaults: &GangDefaults) {
         self.koordinator.cast(&rank, &member.declared.koordinator);
         self.pod_group.cast(&rank, &member.declared.pod_group);
         self.counts.enter(member.state);
-        self.count(&member, flag, true);
+        self.count(&member, defaults, Membership::Begins);
         self.members.insert(rank, member);
     }
 
-    /// `flag` as it was when the member was entered.
-    pub(super) fn leave(&mut self, rank: &MemberAge, flag: bool) {
+    /// `defaults` as they were when the member was entered.
+    pub(super) fn leave(&mut self, rank: &MemberAge, defaults: &GangDefaults) {
         let Some(member) = self.members.remove(rank) else { return };
         self.koordinator.withdraw(rank, &member.declared.koordinator);
         self.pod_group.withdraw(rank, &member.declared.pod_group);
         self.counts.leave(member.state);
-        self.count(&member, flag, false);
+        self.count(&member, defaults, Membership::Ends);
     }
 
-    fn count(&mut self, member: &Member, flag: bool, enters: bool) {
-        fn change<K: Ord + Clone>(counts: &mut BTreeMap<K, u32>, key: &K, enters: bool) {
-            if enters { count_in(counts, key) } else { count_out(counts, key) }
+    fn count(&mut self, member: &Member, defaults: &GangDefaults, membership: Membership) {
+        fn change<K: Ord + Clone>(counts: &mut BTreeMap<K, u32>, key: &K, membership: Membership) {
+            match membership {
+                Membership::Begins => count_in(counts, key),
+                Membership::Ends => count_out(counts, key),
+            }
         }
         let declared: &Declared = &member.declared;
         if let Some(owner) = &declared.owner {
-            change(&mut self.owners, owner, enters);
+            change(&mut self.owners, owner, membership);
         }
         if member.state.is_live() {
-            change(&mut self.classes, &member.class, enters);
-            change(&mut self.priorities, &member.priority, enters);
-            change(&mut self.schedulers, &member.scheduler, enters);
-            declared.all_warnings(flag).for_each(|warning| change(&mut self.warnings, &*warning, enters));
-            let expecting = u32::from(expects_pod_group(declared, flag));
-            self.expecting = if enters { self.expecting + expecting } else { self.expecting - expecting };
+            change(&mut self.classes, &member.class, membership);
+            change(&mut self.priorities, &member.priority, membership);
+            change(&mut self.schedulers, &member.scheduler, membership);
+            declared.all_warnings(defaults).for_each(|warning| change(&mut self.warnings, &*warning, membership));
+            if declared.named(defaults).is_some_and(|named| named.by.expects_pod_group()) {
+                match membership {
+                    Membership::Begins => self.expecting += 1,
+                    Membership::Ends => self.expecting -= 1,
+                }
+            }
         }
         if let Some(commit) = member.committed.as_ref().filter(|_| member.state.is_bound()) {
-            change(&mut self.commits, commit, enters);
+            change(&mut self.commits, commit, membership);
         }
         if let Some(commit) = member.committed.as_ref().filter(|_| member.state.has_landed()) {
-            change(&mut self.landed, commit, enters);
+            change(&mut self.landed, commit, membership);
         }
     }
 
@@ -429,10 +442,6 @@ impl Gang {
         let stated = self.koordinator.total.decided(self.counts.live() > 0).copied();
         stated.or_else(|| self.pod_group()?.annotated.total)
     }
-}
-
-fn expects_pod_group(declared: &Declared, flag: bool) -> bool {
-    declared.named(flag).is_some_and(|named| named.by.expects_pod_group())
 }
 
 /// The value that counts, where living members state different ones.
