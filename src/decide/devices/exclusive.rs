@@ -6,7 +6,7 @@ use super::place::{DeviceSet, Level, Slot};
 use super::pool::NodePool;
 use super::reason::Reason;
 use super::wishes::{Exclusive, Wishes};
-use baton_contract::hint::ExclusivePolicy;
+use baton_contract::hint::{DeviceHint, ExclusivePolicy};
 
 /// The devices that a pod may use, by number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,16 +58,22 @@ pub(super) fn eligible(pool: &NodePool, wishes: &Wishes) -> Eligible {
     }
 }
 
-/// Why devices that exist are not eligible, where selector or exclusivity is to blame.
-pub(super) fn blame(pool: &NodePool, wishes: &Wishes, gpu: bool) -> Option<Reason> {
-    let eligible = eligible(pool, wishes);
-    let free = pool.summary();
-    let (hint, matching, left, open, what) = if gpu {
-        (&wishes.gpu, eligible.matching.0, eligible.gpus | eligible.migs, free.open_gpus | free.free_migs, "GPU")
-    } else {
-        (&wishes.rdma, eligible.matching.1, eligible.nics, free.open_nics, "NIC")
-    };
-    if hint.selector.is_some() && matching == 0 && (!gpu || eligible.migs == 0) {
+/// Why GPUs and MIG devices that exist are not eligible, where selector or exclusivity is to blame.
+pub(super) fn gpus_to_blame(pool: &NodePool, wishes: &Wishes) -> Option<Reason> {
+    let (eligible, free) = (eligible(pool, wishes), pool.summary());
+    let (left, open) = (eligible.gpus | eligible.migs, free.open_gpus | free.free_migs);
+    blame(&wishes.gpu, "GPU", eligible.matching.0 | eligible.migs, left, open)
+}
+
+/// Why NICs that exist are not eligible, where selector or exclusivity is to blame.
+pub(super) fn nics_to_blame(pool: &NodePool, wishes: &Wishes) -> Option<Reason> {
+    let (eligible, free) = (eligible(pool, wishes), pool.summary());
+    blame(&wishes.rdma, "NIC", eligible.matching.1, eligible.nics, free.open_nics)
+}
+
+/// `matching`, `left` and `open` are the devices that the selector matches, those left by selector and exclusivity, and those open at all.
+fn blame(hint: &DeviceHint, what: &'static str, matching: u128, left: u128, open: u128) -> Option<Reason> {
+    if hint.selector.is_some() && matching == 0 {
         return Some(Reason::NoMatch { what });
     }
     let policy = hint.exclusive_policy?;

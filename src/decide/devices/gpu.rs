@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use super::exclusive::blame;
+use super::exclusive::gpus_to_blame;
 use super::grant::Part;
 use super::objective::{Dispersion, Objective, objective};
 use super::partition::{Partition, PartitionTable};
@@ -29,7 +29,11 @@ impl PickInput<'_> {
         let candidates = self.free_for_whole(within);
         if candidates.count_ones() < count {
             let (free, total) = (candidates.count_ones(), self.pool.summary().gpus);
-            return Err(blame(self.pool, self.wishes, true).unwrap_or(Reason::FewGpus { wanted: count, free, total }));
+            return Err(gpus_to_blame(self.pool, self.wishes).unwrap_or(Reason::FewGpus {
+                wanted: count,
+                free,
+                total,
+            }));
         }
         let splits = Splits::new(self, candidates, &counts, &plan.containers);
         if self.wishes.partition.is_none() && !splits.may_fit(candidates) {
@@ -215,7 +219,7 @@ impl PickInput<'_> {
     ) -> Result<(), Reason> {
         let count = peak(&self.kinds, counts);
         let Some(chosen) = choose_migs(self.pool, free, count) else {
-            return Err(blame(self.pool, self.wishes, true).unwrap_or(few(count, free.count_ones())));
+            return Err(gpus_to_blame(self.pool, self.wishes).unwrap_or(few(count, free.count_ones())));
         };
         let mut split = split(&self.kinds, counts, &chosen);
         if self.joint_nics() {

@@ -1,9 +1,9 @@
 //! RDMA NICs of a pod: whole ones, shares by best fit, one virtual function of each where there are any; near the GPUs.
 
-use super::exclusive::blame;
+use super::exclusive::nics_to_blame;
 use super::grant::Part;
 use super::phases::{overlap, peak};
-use super::pick::{Need, NicPlan, PickInput};
+use super::pick::{Need, NicPlan, NicReach, PickInput, ShareSpread};
 use super::place::{DevicePlace, DeviceSet, Level, NOWHERE, bit, bits, mask};
 use super::reason::Reason;
 use super::solve::{DeviceSearch, by_owner, solve};
@@ -40,18 +40,17 @@ struct NicPiece {
 }
 
 impl PickInput<'_> {
-    /// Chooses the pod's NICs for GPUs that lie in `gpus`, container by container. With `strict`, the NICs and GPUs of each
-    /// container must lie below the same switches, or below the same root complexes.
-    pub(super) fn nics(&self, gpus: &[Vec<Part>], strict: bool) -> Result<NicPlan, Reason> {
+    /// Chooses the pod's NICs for GPUs that lie in `gpus`, container by container.
+    pub(super) fn nics(&self, gpus: &[Vec<Part>], reach: NicReach) -> Result<NicPlan, Reason> {
         if self.needs.iter().all(|need| need.nics == 0 && need.nic_share.is_none()) {
             return Ok(NicPlan { containers: vec![Vec::new(); self.needs.len()], distance: 0 });
         }
         let near = self.near(gpus);
         let scope = self.wishes.rdma.required_topology_scope;
         if matches!(scope, None | Some(TopologyScope::Node)) {
-            return self.nics_within(DeviceSet::ALL, &near, strict);
+            return self.nics_within(DeviceSet::ALL, &near, reach);
         }
-        self.nearest(&near, strict).ok_or_else(|| match self.nics_within(DeviceSet::ALL, &near, strict) {
+        self.nearest(&near, reach).ok_or_else(|| match self.nics_within(DeviceSet::ALL, &near, reach) {
             Err(reason) => reason,
             Ok(_) => {
                 Reason::Scope { what: "NICs", scope: scope.unwrap_or(TopologyScope::Node), wanted: self.nics_wanted() }
@@ -59,17 +58,17 @@ impl PickInput<'_> {
         })
     }
 
-    /// [`Self::nics`] without a word about why there are none: that takes a search of its own.
-    pub(super) fn nics_if_any(&self, gpus: &[Vec<Part>], strict: bool) -> Option<NicPlan> {
-        self.nearest(&self.near(gpus), strict)
+    /// [`Self::nics`] within the pod's reach, without a word about why there are none: that takes a search of its own.
+    pub(super) fn nics_if_any(&self, gpus: &[Vec<Part>]) -> Option<NicPlan> {
+        self.nearest(&self.near(gpus), self.nic_reach())
     }
 
     /// The nearest NICs within one of the parts of the node that the pod's scope allows.
-    fn nearest(&self, near: &Near, strict: bool) -> Option<NicPlan> {
+    fn nearest(&self, near: &Near, reach: NicReach) -> Option<NicPlan> {
         let scopes = self.scopes(self.wishes.rdma.required_topology_scope).into_iter();
         let plans = scopes.filter_map(|within| {
             let usable = self.with_vf() & within.nics;
-            self.plan_nics(&self.nic_pieces(usable).ok()?, usable, near, strict)
+            self.plan_nics(&self.nic_pieces(usable).ok()?, usable, near, reach)
         });
         plans.min_by_key(|plan| plan.distance)
     }
@@ -146,21 +145,27 @@ impl PickInput<'_> {
         near >= need.nic_count() as usize
     }
 
-    fn nics_within(&self, within: DeviceSet, near: &Near, strict: bool) -> Result<NicPlan, Reason> {
+    fn nics_within(&self, within: DeviceSet, near: &Near, reach: NicReach) -> Result<NicPlan, Reason> {
         let usable = self.with_vf() & within.nics;
         let pieces = self.nic_pieces(usable)?;
-        let plan = self.plan_nics(&pieces, usable, near, strict);
-        plan.ok_or_else(|| match strict.then(|| self.place_nics(&pieces, usable, near, false)).flatten() {
-            Some(chosen) => self.too_far(&pieces, &chosen, near),
-            None => self.no_nic_room(&pieces, usable),
+        self.plan_nics(&pieces, usable, near, reach).ok_or_else(|| {
+            // With room on NICs farther away, their distance is to blame.
+            let farther = match reach {
+                NicReach::SamePcie => self.place_nics(&pieces, usable, near, NicReach::Anywhere),
+                NicReach::Anywhere => None,
+            };
+            match farther {
+                Some(chosen) => self.too_far(&pieces, &chosen, near),
+                None => self.no_nic_room(&pieces, usable),
+            }
         })
     }
 
-    fn plan_nics(&self, pieces: &[NicPiece], usable: u128, near: &Near, strict: bool) -> Option<NicPlan> {
-        if strict && self.too_many_places(near) {
+    fn plan_nics(&self, pieces: &[NicPiece], usable: u128, near: &Near, reach: NicReach) -> Option<NicPlan> {
+        if reach == NicReach::SamePcie && self.too_many_places(near) {
             return None;
         }
-        let chosen = self.place_nics(pieces, usable, near, strict)?;
+        let chosen = self.place_nics(pieces, usable, near, reach)?;
         let nics = &self.pool.devices().nics;
         let mut plan = NicPlan { containers: vec![Vec::new(); self.needs.len()], distance: 0 };
         for (piece, at) in pieces.iter().zip(chosen) {
@@ -186,7 +191,7 @@ impl PickInput<'_> {
                 return Err(Reason::NoVf);
             }
             let few = Reason::FewNics { wanted: count, free: free.count_ones(), total };
-            return Err(blame(self.pool, self.wishes, false).unwrap_or(few));
+            return Err(nics_to_blame(self.pool, self.wishes).unwrap_or(few));
         }
         let mut pieces = Vec::new();
         for (container, need) in self.needs.iter().enumerate() {
@@ -212,7 +217,7 @@ impl PickInput<'_> {
     }
 
     /// A NIC for each piece.
-    fn place_nics(&self, pieces: &[NicPiece], usable: u128, near: &Near, strict: bool) -> Option<Vec<u8>> {
+    fn place_nics(&self, pieces: &[NicPiece], usable: u128, near: &Near, reach: NicReach) -> Option<Vec<u8>> {
         self.looked.set(self.looked.get() + 1);
         // As for GPU shares: the kubelet hands on what an init container had.
         let is_left = |piece: &NicPiece| piece.share.is_some() && self.kinds[piece.container] == ContainerKind::Init;
@@ -220,18 +225,17 @@ impl PickInput<'_> {
             self.needs.iter().map(|need| need.nic_share.map_or(0, |(count, percent)| count * u32::from(percent)));
         let one_carries_all = || peak(&self.kinds, &percents.collect::<Vec<_>>()) <= 100;
         let on_one = pieces.iter().any(is_left) && one_carries_all();
-        let on_one = on_one.then(|| self.search_nics(pieces, usable, near, strict, true));
-        on_one.flatten().or_else(|| self.search_nics(pieces, usable, near, strict, false))
+        let on_one = on_one.then(|| self.search_nics(pieces, usable, near, reach, ShareSpread::OneDevice));
+        on_one.flatten().or_else(|| self.search_nics(pieces, usable, near, reach, ShareSpread::AnyDevice))
     }
 
-    /// With `on_one`, all shares on one NIC.
     fn search_nics(
         &self,
         pieces: &[NicPiece],
         usable: u128,
         near: &Near,
-        strict: bool,
-        on_one: bool,
+        reach: NicReach,
+        spread: ShareSpread,
     ) -> Option<Vec<u8>> {
         let first_share = pieces.iter().position(|piece| piece.share.is_some()).unwrap_or(pieces.len());
         let most = peak(&self.kinds, &self.needs.iter().map(|need| need.nics).collect::<Vec<_>>());
@@ -245,15 +249,15 @@ impl PickInput<'_> {
             } else {
                 self.nic_share_options(pieces, chosen, usable, near)
             };
-            if let Some(one) = chosen.get(first_share).filter(|_| on_one) {
+            if let Some(one) = chosen.get(first_share).filter(|_| spread == ShareSpread::OneDevice) {
                 options.retain(|nic| nic == one);
             }
-            if strict {
+            if reach == NicReach::SamePcie {
                 options.retain(|nic| near_enough(pieces[chosen.len()].container, *nic));
             }
             options
         };
-        let holds = |chosen: &[u8]| !strict || self.same_pcie(near, pieces, chosen);
+        let holds = |chosen: &[u8]| reach == NicReach::Anywhere || self.same_pcie(near, pieces, chosen);
         let state = |chosen: &[u8]| by_owner(pieces, chosen);
         let search = DeviceSearch { pieces: pieces.len(), first: &[], options: &options, holds: &holds, state: &state };
         solve(&search, &self.tries)
@@ -333,7 +337,7 @@ impl PickInput<'_> {
     }
 
     fn no_nic_room(&self, pieces: &[NicPiece], usable: u128) -> Reason {
-        if let Some(reason) = blame(self.pool, self.wishes, false) {
+        if let Some(reason) = nics_to_blame(self.pool, self.wishes) {
             return reason;
         }
         if self.eligible.nics != 0 && self.with_vf() & self.eligible.nics == 0 {

@@ -84,6 +84,24 @@ pub(super) struct GpuPlan {
     pub fits: Vec<Fit>,
 }
 
+/// Where the NICs of a container may lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum NicReach {
+    /// Below the same switches as its GPUs, or below the same root complexes.
+    SamePcie,
+    /// Anywhere on the node, the nearer the better.
+    Anywhere,
+}
+
+/// On which devices the shares of a pod may lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ShareSpread {
+    /// All on one.
+    OneDevice,
+    /// Each on any.
+    AnyDevice,
+}
+
 /// NICs per container, and how far they are from the GPUs in all.
 #[derive(Debug, Clone, Default)]
 pub(super) struct NicPlan {
@@ -185,10 +203,10 @@ impl PickInput<'_> {
     fn run(&self) -> Result<Assignment, Reason> {
         if self.joint_nics() {
             // Too few NICs anywhere is a better reason than too few near.
-            self.nics(&[], false)?;
+            self.nics(&[], NicReach::Anywhere)?;
         }
         let gpus = self.gpus()?;
-        let NicPlan { containers: nics, .. } = self.afresh(|| self.nics(&gpus.containers, self.strict()))?;
+        let NicPlan { containers: nics, .. } = self.afresh(|| self.nics(&gpus.containers, self.nic_reach()))?;
         let mut containers = gpus.containers;
         for (parts, nics) in containers.iter_mut().zip(nics) {
             parts.extend(nics);
@@ -215,7 +233,12 @@ impl PickInput<'_> {
 
     /// NICs must be near the GPUs.
     pub fn strict(&self) -> bool {
-        self.wishes.joint == Some(Joint::SamePcie)
+        self.nic_reach() == NicReach::SamePcie
+    }
+
+    /// Where the pod's NICs may lie.
+    pub fn nic_reach(&self) -> NicReach {
+        if self.wishes.joint == Some(Joint::SamePcie) { NicReach::SamePcie } else { NicReach::Anywhere }
     }
 
     /// How far the NICs for containers with these GPUs would be; `None` when they cannot be used together.
@@ -223,7 +246,7 @@ impl PickInput<'_> {
         if !self.joint_nics() {
             return Some(0);
         }
-        self.nics_if_any(gpus, self.strict()).map(|plan| plan.distance)
+        self.nics_if_any(gpus).map(|plan| plan.distance)
     }
 
     /// The parts of the node that `scope` allows, each on its own.

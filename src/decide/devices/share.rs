@@ -6,11 +6,11 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-use super::exclusive::blame;
+use super::exclusive::gpus_to_blame;
 use super::grant::Part;
 use super::objective::{Fit, objective};
 use super::phases::{overlap, peak};
-use super::pick::{GpuPlan, GpuShare, PickInput};
+use super::pick::{GpuPlan, GpuShare, NicReach, PickInput, ShareSpread};
 use super::place::{DeviceSet, bit, bits, mask};
 use super::reason::{Reason, ShareMemory};
 use super::solve::{DeviceSearch, SearchState, by_owner, solve};
@@ -63,9 +63,9 @@ impl PickInput<'_> {
         let (mut all, first): (Vec<GpuPiece>, Vec<u8>) = whole.unzip();
         all.extend(&shares);
         let pieces = GpuPieces { all: &all, first: &first, within };
-        let Some(placed) = self.lay_out(pieces, self.strict()) else {
+        let Some(placed) = self.lay_out(pieces, self.nic_reach()) else {
             // With room on GPUs that have no NIC near, the NICs are to blame.
-            if self.strict() && self.joint_nics() && self.lay_out(pieces, false).is_some() {
+            if self.strict() && self.joint_nics() && self.lay_out(pieces, NicReach::Anywhere).is_some() {
                 return Err(self.not_near(self.eligible.gpus & within.gpus));
             }
             return Err(self.no_room(&shares, within));
@@ -82,7 +82,7 @@ impl PickInput<'_> {
         }
         all.sort_by_key(|piece| self.kinds[piece.container] == ContainerKind::Init);
         let pieces = GpuPieces { all: &all, first: &[], within };
-        let placed = self.lay_out(pieces, self.strict())?;
+        let placed = self.lay_out(pieces, self.nic_reach())?;
         self.hand_out_pieces(pieces, &placed, plan);
         let whole = pieces.whole(&placed);
         (plan.whole, plan.objective) = (self.neighbours(whole), Some(objective(self.pool, whole, 0)));
@@ -111,7 +111,7 @@ impl PickInput<'_> {
         for at in pieces.first.len()..placed.len() {
             let (piece, gpu) = (pieces.all[at], placed[at]);
             if piece.share.is_some() {
-                let fits = self.fits(pieces, &placed[..at], &distances, false);
+                let fits = self.fits(pieces, &placed[..at], &distances, NicReach::Anywhere);
                 plan.fits.extend(fits.into_iter().find(|fit| fit.number == gpu));
             }
             plan.containers[piece.container].extend(self.part(gpu, piece.share));
@@ -151,7 +151,7 @@ impl PickInput<'_> {
     }
 
     /// The GPUs that the next piece (the one after `chosen`) may go to.
-    fn fits(&self, pieces: GpuPieces<'_>, chosen: &[u8], distances: &Distances, strict: bool) -> Vec<Fit> {
+    fn fits(&self, pieces: GpuPieces<'_>, chosen: &[u8], distances: &Distances, reach: NicReach) -> Vec<Fit> {
         let piece = pieces.all[chosen.len()];
         let candidates = if piece.share.is_some() {
             self.eligible.gpus & pieces.within.gpus & !self.barred.for_share_of(piece.container).gpus
@@ -179,7 +179,10 @@ impl PickInput<'_> {
                 Some(Fit {
                     foreign: !room.kept,
                     breaks_whole: fresh,
-                    nic_distance: if strict { distance? } else { distance.unwrap_or(0) },
+                    nic_distance: match reach {
+                        NicReach::SamePcie => distance?,
+                        NicReach::Anywhere => distance.unwrap_or(0),
+                    },
                     left: thousandths(core, device.core.into()) + thousandths(memory, device.memory),
                     broken: if fresh { objective(self.pool, bit(gpu), 0).broken } else { 0 },
                     minor: device.minor,
@@ -211,8 +214,8 @@ impl PickInput<'_> {
         rows.concat()
     }
 
-    /// Each piece onto its best fit that leaves room for the others; with `strict`, where its NICs are near.
-    fn lay_out(&self, pieces: GpuPieces<'_>, strict: bool) -> Option<Vec<u8>> {
+    /// Each piece onto its best fit that leaves room for the others, and its NICs within `reach`.
+    fn lay_out(&self, pieces: GpuPieces<'_>, reach: NicReach) -> Option<Vec<u8>> {
         let core = |share: GpuShare| share.count * u32::from(share.core);
         let core: Vec<u32> = self.needs.iter().map(|need| need.share.map_or(0, core)).collect();
         if peak(&self.kinds, &core) > self.pool.summary().core_free {
@@ -222,26 +225,26 @@ impl PickInput<'_> {
         // The kubelet hands the units of an init container that has ended to any later container: they are of the right GPU where all
         // shares lie on one.
         let is_left = |piece: &GpuPiece| piece.share.is_some() && self.kinds[piece.container] == ContainerKind::Init;
-        let on_one = pieces.all.iter().any(is_left).then(|| self.search_layout(pieces, strict, true));
-        on_one.flatten().or_else(|| self.search_layout(pieces, strict, false))
+        let on_one = pieces.all.iter().any(is_left).then(|| self.search_layout(pieces, reach, ShareSpread::OneDevice));
+        on_one.flatten().or_else(|| self.search_layout(pieces, reach, ShareSpread::AnyDevice))
     }
 
-    /// With `on_one`, all shares on one GPU.
-    fn search_layout(&self, pieces: GpuPieces<'_>, strict: bool, on_one: bool) -> Option<Vec<u8>> {
+    fn search_layout(&self, pieces: GpuPieces<'_>, reach: NicReach, spread: ShareSpread) -> Option<Vec<u8>> {
         let distances = Distances::default();
         let options = |chosen: &[u8]| {
-            let mut fits = self.fits(pieces, chosen, &distances, strict);
+            let mut fits = self.fits(pieces, chosen, &distances, reach);
             let share = pieces.all.iter().zip(chosen).find(|(piece, _)| piece.share.is_some());
-            if let Some((_, one)) = share.filter(|_| on_one) {
+            if let Some((_, one)) = share.filter(|_| spread == ShareSpread::OneDevice) {
                 fits.retain(|fit| fit.number == *one || pieces.all[chosen.len()].share.is_none());
             }
             fits.sort_unstable();
             fits.into_iter().map(|fit| fit.number).collect()
         };
+        let anywhere = reach == NicReach::Anywhere;
         let holds =
-            |chosen: &[u8]| self.is_partition(pieces.whole(chosen)) && (!strict || self.nics_are_near(pieces, chosen));
+            |chosen: &[u8]| self.is_partition(pieces.whole(chosen)) && (anywhere || self.nics_are_near(pieces, chosen));
         // GPUs that differ only in what is free of them may change places, unless it matters where they are.
-        let alike = !strict && !self.needs_partition() && self.barred.has_no_gpu_shares();
+        let alike = anywhere && !self.needs_partition() && self.barred.has_no_gpu_shares();
         let owners: Vec<usize> = pieces.all.iter().map(|piece| piece.container).collect();
         let state = |chosen: &[u8]| if alike { self.rooms(pieces, chosen) } else { by_owner(&owners, chosen) };
         let search = DeviceSearch {
@@ -273,7 +276,7 @@ impl PickInput<'_> {
             ShareMemory::Ratio(percent) | ShareMemory::Bytes(percent) => percent,
         };
         let largest = pieces.iter().filter_map(|piece| piece.share).max_by_key(|share| (ratio(share), share.core));
-        if let Some(reason) = blame(self.pool, self.wishes, true) {
+        if let Some(reason) = gpus_to_blame(self.pool, self.wishes) {
             return reason;
         }
         let Some(share) = largest else { return Reason::NoMatch { what: "GPU" } };

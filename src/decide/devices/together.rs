@@ -14,6 +14,7 @@ use super::pick::{Barred, pick_without};
 use super::place::{DeviceSet, Slot};
 use super::pool::NodePool;
 use super::request::PodDeviceRequest;
+use super::wishes::Wishes;
 use crate::pod::ContainerKind;
 use baton_contract::GpuRequest;
 use baton_contract::key::WHOLE;
@@ -24,10 +25,8 @@ pub fn together(pool: &NodePool, requests: &[&PodDeviceRequest], tries: &mut usi
     let mut order: Vec<usize> = (0..requests.len()).collect();
     let first_like = |at: usize| requests.iter().position(|other| other.shape() == requests[at].shape());
     order.sort_by_key(|at| (Reverse(least_compute(requests[*at])), first_like(*at), *at));
-    let spatial = requests.iter().any(|request| !request.shape().wishes.is_plain());
-    let named = requests.iter().any(|request| request.shape().wishes.names_devices());
-    let mut search =
-        JointSearch { requests, order, classes: Classes::of(pool, spatial, named), dead: BTreeSet::new(), tries };
+    let classes = Classes::of(pool, Sameness::of(requests));
+    let mut search = JointSearch { requests, order, classes, dead: BTreeSet::new(), tries };
     let mut found = Vec::with_capacity(requests.len());
     if !search.place_from(pool, &mut found) {
         return None;
@@ -131,16 +130,39 @@ impl FreeOfDevice {
     }
 }
 
+/// What two devices have to share, so that either will do for the requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sameness {
+    /// Their type.
+    Type,
+    /// Type, place and labels.
+    Place,
+    /// No other device will do: the requests name them.
+    Name,
+}
+
+impl Sameness {
+    fn of(requests: &[&PodDeviceRequest]) -> Self {
+        let wishes = || requests.iter().map(|request| &request.shape().wishes);
+        if wishes().any(Wishes::names_devices) {
+            Self::Name
+        } else if wishes().all(Wishes::is_plain) {
+            Self::Type
+        } else {
+            Self::Place
+        }
+    }
+}
+
 /// Devices that are alike but for their names and what is taken of them: a class number for each.
 struct Classes(Vec<(Slot, u16)>);
 
 impl Classes {
-    /// `spatial`: where devices are and what their labels say matters; `named`: which ones they are matters.
-    fn of(pool: &NodePool, spatial: bool, named: bool) -> Self {
+    fn of(pool: &NodePool, sameness: Sameness) -> Self {
         let devices = pool.devices();
         let (mut classes, mut last) = (Vec::<(Slot, u16)>::new(), 0);
         for slot in devices.slots() {
-            let known = classes.iter().find(|(other, _)| !named && are_alike(devices, *other, slot, spatial));
+            let known = classes.iter().find(|(other, _)| are_alike(devices, *other, slot, sameness));
             let class = known.map_or(last + 1, |(_, class)| *class);
             last = last.max(class);
             classes.push((slot, class));
@@ -219,8 +241,13 @@ fn shares_of(request: &GpuRequest) -> u32 {
     }
 }
 
-/// The two devices are of one type and differ in their names only, and in their places and labels unless `spatial`.
-fn are_alike(devices: &Devices, one: Slot, other: Slot, spatial: bool) -> bool {
+/// The two devices are of one type and differ in their names only, and in their places and labels where these do not matter.
+fn are_alike(devices: &Devices, one: Slot, other: Slot, sameness: Sameness) -> bool {
+    let spatial = match sameness {
+        Sameness::Type => false,
+        Sameness::Place => true,
+        Sameness::Name => return false,
+    };
     let apart = || {
         let differ = devices.place(one) != devices.place(other) || devices.labels(one) != devices.labels(other);
         spatial && differ
