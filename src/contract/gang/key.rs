@@ -55,31 +55,39 @@ pub struct PodKeyPlace {
     pub annotation: bool,
 }
 
-const fn at(key: &'static str, label: bool, annotation: bool) -> PodKeyPlace {
-    PodKeyPlace { key, label, annotation }
+const fn annotation(key: &'static str) -> PodKeyPlace {
+    PodKeyPlace { key, label: false, annotation: true }
+}
+
+const fn label(key: &'static str) -> PodKeyPlace {
+    PodKeyPlace { key, label: true, annotation: false }
+}
+
+const fn either(key: &'static str) -> PodKeyPlace {
+    PodKeyPlace { key, label: true, annotation: true }
 }
 
 /// Every key with which a pod declares something of its gang.
 pub const POD_KEYS: [PodKeyPlace; 19] = [
-    at(NAME, false, true),
-    at(MIN_AVAILABLE, false, true),
-    at(WAITING_TIME, false, true),
-    at(TIMEOUT_CLOCK, false, true),
-    at(TOTAL_NUMBER, false, true),
-    at(MODE, false, true),
-    at(GROUPS, false, true),
-    at(GANG_GROUPS, false, true),
-    at(MATCH_POLICY, false, true),
-    at(NETWORK_TOPOLOGY_SPEC, false, true),
-    at(NETWORK_TOPOLOGY_INDEX, false, true),
-    at(REQUIRED_TOPOLOGY, false, true),
-    at(PREFERRED_TOPOLOGY, false, true),
-    at(POD_GROUP, true, true),
-    at(COMMUNITY_POD_GROUP, true, false),
-    at(POD_GROUP_NAME, true, true),
-    at(POD_GROUP_MIN_AVAILABLE, true, true),
-    at(POD_GROUP_GROUPS, true, true),
-    at(POD_GROUP_MATCH_POLICY, true, true),
+    annotation(NAME),
+    annotation(MIN_AVAILABLE),
+    annotation(WAITING_TIME),
+    annotation(TIMEOUT_CLOCK),
+    annotation(TOTAL_NUMBER),
+    annotation(MODE),
+    annotation(GROUPS),
+    annotation(GANG_GROUPS),
+    annotation(MATCH_POLICY),
+    annotation(NETWORK_TOPOLOGY_SPEC),
+    annotation(NETWORK_TOPOLOGY_INDEX),
+    annotation(REQUIRED_TOPOLOGY),
+    annotation(PREFERRED_TOPOLOGY),
+    either(POD_GROUP),
+    label(COMMUNITY_POD_GROUP),
+    either(POD_GROUP_NAME),
+    either(POD_GROUP_MIN_AVAILABLE),
+    either(POD_GROUP_GROUPS),
+    either(POD_GROUP_MATCH_POLICY),
 ];
 
 /// Pod label: order among gangs and pods of one priority, an integer; higher goes first.
