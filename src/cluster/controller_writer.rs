@@ -29,13 +29,14 @@ impl JobWriter {
             JobRequest::ReadNode(name) => Ok(ControllerReport::NodeRead(self.has_node(name).await?)),
             JobRequest::ReadPod(name) => Ok(ControllerReport::PodRead(self.own_pod(job, name).await?.map(Box::new))),
             JobRequest::WriteStatus(status) => self.status(job, status).await,
-            JobRequest::AddFinalizer => self.finalizer(job, true).await,
+            JobRequest::AddFinalizer => self.own_finalizer(job, Some(keys::FINALIZER)).await,
             JobRequest::ListPods => Ok(ControllerReport::PodsListed(self.own_pods(job).await?)),
-            JobRequest::RemoveFinalizer => self.finalizer(job, false).await,
+            JobRequest::RemoveFinalizer => self.own_finalizer(job, None).await,
             JobRequest::Pod(PodEffect::Create { name, body }) => self.create(job, name, body).await,
             JobRequest::Pod(PodEffect::Delete { name, uid, version, force }) => {
                 let resource_version = (*version > 0).then(|| version.to_string());
-                self.delete(job, name, Preconditions { uid: Some(uid.clone()), resource_version }, *force).await
+                let preconditions = Preconditions { uid: Some(uid.clone()), resource_version };
+                self.delete(job, name, preconditions, force.then_some(0)).await
             }
             JobRequest::Pod(PodEffect::Reserve { name, uid, node }) => self.reserve(job, name, uid, node).await,
         }
@@ -68,14 +69,11 @@ impl JobWriter {
         written(self.jobs(job).patch_status(name, &apply, &Patch::Apply(body)).await)
     }
 
-    /// Puts the finalizer on the job, or takes it off, if the job is still as it was read.
-    async fn finalizer(&self, job: &TyJob, present: bool) -> Result<ControllerReport, kube::Error> {
+    /// Puts the finalizer on the job, or with `None` takes it off, if the job is still as it was read.
+    async fn own_finalizer(&self, job: &TyJob, own: Option<&str>) -> Result<ControllerReport, kube::Error> {
         let meta = &job.metadata;
         let others = meta.finalizers.iter().flatten().filter(|name| *name != keys::FINALIZER);
-        let mut finalizers: Vec<&str> = others.map(String::as_str).collect();
-        if present {
-            finalizers.push(keys::FINALIZER);
-        }
+        let finalizers: Vec<&str> = others.map(String::as_str).chain(own).collect();
         let patch = json!({ "metadata": {
             "uid": meta.uid, "resourceVersion": meta.resource_version, "finalizers": finalizers,
         }});
@@ -115,20 +113,17 @@ impl JobWriter {
         Ok(pod.map_or(ControllerReport::Conflict, |pod| held_by(job, pod, wanted)))
     }
 
-    /// Deletes a pod; one that is gone, replaced or changed is left alone.
+    /// Deletes a pod, with its own grace period where none is given; one that is gone, replaced or changed is left alone.
     async fn delete(
         &self,
         job: &TyJob,
         name: &str,
         preconditions: Preconditions,
-        force: bool,
+        grace_period_seconds: Option<u32>,
     ) -> Result<ControllerReport, kube::Error> {
         let uid = preconditions.uid.clone().unwrap_or_default();
-        let params = DeleteParams {
-            preconditions: Some(preconditions),
-            grace_period_seconds: force.then_some(0),
-            ..DeleteParams::default()
-        };
+        let params =
+            DeleteParams { preconditions: Some(preconditions), grace_period_seconds, ..DeleteParams::default() };
         match self.pods::<Pod>(job).delete(name, &params).await {
             Ok(_) => Ok(ControllerReport::Deleted),
             Err(error) if matches!(status_code(&error), Some(404 | 409)) => self.gone_or_changed(job, name, uid).await,
