@@ -275,16 +275,19 @@ pub(crate) trait PreBind: Plugin {
     fn pre_bind(&self, view: View<'_>, pod: &Pod, node: NodeId, since: Duration, effects: &mut Effects) -> Outcome;
 }
 
-/// Kube's normalisation: the largest becomes 100; with `reverse`, the smallest does.
-pub fn normalize_to_hundred(scores: &mut [NodeScore], reverse: bool) {
+/// Kube's normalisation: the largest becomes 100.
+pub fn normalize_to_hundred(scores: &mut [NodeScore]) {
     let most = scores.iter().map(|(_, score)| *score).max().unwrap_or(0);
     for (_, score) in scores {
-        *score = match (most, reverse) {
-            (0, false) => 0,
-            (0, true) => 100,
-            (most, false) => *score * 100 / most,
-            (most, true) => 100 - *score * 100 / most,
-        };
+        *score = if most == 0 { 0 } else { *score * 100 / most };
+    }
+}
+
+/// Kube's normalisation in reverse: 0 becomes 100, the largest 0.
+pub fn normalize_in_reverse(scores: &mut [NodeScore]) {
+    normalize_to_hundred(scores);
+    for (_, score) in scores {
+        *score = 100 - *score;
     }
 }
 

@@ -45,6 +45,6 @@ impl Score for NodeAffinity {
     }
 
     fn normalize(&self, _: View<'_>, _: &Pod, scores: &mut [NodeScore]) {
-        normalize_to_hundred(scores, false);
+        normalize_to_hundred(scores);
     }
 }

@@ -1,6 +1,6 @@
 //! `TaintToleration`: taints refuse pods that do not tolerate them; `PreferNoSchedule` taints cost score.
 
-use crate::core::rules::points::normalize_to_hundred;
+use crate::core::rules::points::normalize_in_reverse;
 use crate::core::rules::{Eligibility, Filter, NodeScore, Outcome, Plugin, Reads, Score, Slots, View};
 use crate::help::Help;
 use crate::world::spec::{TaintEffect, Toleration};
@@ -58,6 +58,6 @@ impl Score for TaintToleration {
     }
 
     fn normalize(&self, _: View<'_>, _: &Pod, scores: &mut [NodeScore]) {
-        normalize_to_hundred(scores, true);
+        normalize_in_reverse(scores);
     }
 }
