@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use crate::core::agenda::Scene;
 use crate::core::placing::Placing;
 use crate::core::reservations::{Reservations, Saved};
-use crate::world::gangs::{Gang, GroupId, Member, MemberState, Owner};
+use crate::world::gangs::{Gang, Generation, GroupId, Member, MemberState, Owner};
 use crate::world::{PodId, World};
 use baton_contract::gang::{Committed, GangId, MatchPolicy, Mode, TimeoutClock, key};
 
@@ -102,8 +102,10 @@ pub(super) fn latest_commit(world: &World, group: &GroupId) -> Option<(Committed
 }
 
 /// Bindings or PodGroups prove that these gangs of a group were satisfied at once: by a Binding of a commit that was large enough
-/// for all of them, or by one proof for each of them. `said`: what was before the present members counts, as the status of PodGroups.
-pub(super) fn was_satisfied_before(group: &GroupId, gangs: &[&Gang], said: bool) -> bool {
+/// for all of them, or by one proof for each of them. What was before the present members, as the status of PodGroups, counts unless
+/// these are known to be a new `generation`.
+pub(super) fn was_satisfied_before(group: &GroupId, gangs: &[&Gang], generation: Generation) -> bool {
+    let said = generation != Generation::New;
     // A gang that does not exist had at least one member.
     let missing = group.gangs().len().saturating_sub(gangs.len()) as u32;
     let all: u32 = gangs.iter().map(|gang| gang.config().min.unwrap_or(0)).fold(missing, u32::saturating_add);

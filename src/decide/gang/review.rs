@@ -224,7 +224,7 @@ impl Gangs {
         let before = self.groups.get(group).map(|record| record.progress.generation).unwrap_or_default();
         let was_once = before == Generation::Satisfied;
         // Without a live member, the next pods of this name are a new generation, unless they and what has succeeded prove otherwise.
-        let once = live && (was_once || was_satisfied_before(group, &gangs, before != Generation::New));
+        let once = live && (was_once || was_satisfied_before(group, &gangs, before));
         let unplaced = gangs.iter().any(|gang| gang.counts().unplaced() > 0);
         let strict = gangs.iter().any(|gang| gang.config().mode == Mode::Strict);
         let states = GangState::of_group(cx.world, group);
