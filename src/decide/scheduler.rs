@@ -465,7 +465,7 @@ impl Scheduler {
                 cx.agenda.queue.fail(pod, now.mono);
                 gangs.bind_refused(cx.terms.scene(cx.world), cx.reservations, cx.agenda, pod);
                 if !requested {
-                    cx.agenda.event(cx.world, pod, true, EventReason::FailedBinding, why.clone());
+                    cx.agenda.warning(cx.world, pod, EventReason::FailedBinding, why.clone());
                     cx.agenda.steps.push(Step::Report(pod, ConditionReason::SchedulerError, why.into()));
                 }
             }

@@ -26,7 +26,7 @@ impl Binder {
         // The scheduler that requested the bind writes the event itself.
         if !self.answer(id, BindVerdict::Bound) {
             let message = format!("Successfully assigned {} to {}", attempt.pod.key, attempt.node_name);
-            cx.agenda.event(cx.world, id, false, EventReason::Scheduled, message);
+            cx.agenda.event(cx.world, id, EventReason::Scheduled, message);
         }
         if let Some(pod) = cx.world.pod(id) {
             let waited = cx.terms.now.wall.duration_since(pod.facts.handoff.created);

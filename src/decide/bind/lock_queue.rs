@@ -60,7 +60,7 @@ impl Binder {
             };
             for id in late {
                 if reporter.reason(id) != Some(ConditionReason::WaitingForNodeLock) {
-                    agenda.event(scene.world, id, false, EventReason::WaitingForNodeLock, text.as_ref().to_owned());
+                    agenda.event(scene.world, id, EventReason::WaitingForNodeLock, text.as_ref().to_owned());
                 }
                 reporter.condition(scene, agenda, id, ConditionReason::WaitingForNodeLock, &text);
             }

@@ -96,7 +96,7 @@ impl Binder {
         let text = format!("bound to node {}; {delay}; look: {}", node.name, delay.look());
         if self.locks.said.get(raw) != Some(&text) {
             self.locks.said.insert(raw.into(), text.clone());
-            agenda.event(scene.world, id, true, EventReason::NotServed, text);
+            agenda.warning(scene.world, id, EventReason::NotServed, text);
         }
     }
 

@@ -105,7 +105,7 @@ impl Agenda {
     pub fn report_late(&mut self, world: &World, served: &[(PodId, Duration)]) {
         for (pod, held) in served.iter().filter(|(_, held)| Delay::of(*held) == Delay::Stuck) {
             let text = format!("has its devices {} s after its node was locked for it", held.as_secs());
-            self.event(world, *pod, false, EventReason::ServedLate, text);
+            self.event(world, *pod, EventReason::ServedLate, text);
         }
     }
 
@@ -117,10 +117,17 @@ impl Agenda {
         }
     }
 
-    /// Writes an event about a pod.
-    pub fn event(&mut self, world: &World, id: PodId, warning: bool, reason: EventReason, message: String) {
+    /// Writes an event about a pod, of type `Normal`.
+    pub fn event(&mut self, world: &World, id: PodId, reason: EventReason, message: String) {
         if let Some(pod) = world.pod(id) {
-            self.effects.push(Effect::Notice { pod: pod.facts.handoff.pod.clone(), warning, reason, message });
+            self.effects.push(Effect::Notice { pod: pod.facts.handoff.pod.clone(), warning: false, reason, message });
+        }
+    }
+
+    /// Writes an event about a pod, of type `Warning`.
+    pub fn warning(&mut self, world: &World, id: PodId, reason: EventReason, message: String) {
+        if let Some(pod) = world.pod(id) {
+            self.effects.push(Effect::Notice { pod: pod.facts.handoff.pod.clone(), warning: true, reason, message });
         }
     }
 }

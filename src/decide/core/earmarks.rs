@@ -310,7 +310,7 @@ impl Earmark {
     fn announce(&self, world: &World, agenda: &mut Agenda) -> String {
         let text = self.text(world);
         if let Some(first) = self.members.first() {
-            agenda.event(world, *first, false, EventReason::Earmarked, text.clone());
+            agenda.event(world, *first, EventReason::Earmarked, text.clone());
         }
         text
     }

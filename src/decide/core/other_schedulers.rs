@@ -112,7 +112,7 @@ impl OtherSchedulers {
                  not either, set spec.schedulerName: {set} in the pod template and create the pod again"
             ),
         };
-        agenda.event(world, id, true, EventReason::NotScheduledByBaton, text);
+        agenda.warning(world, id, EventReason::NotScheduledByBaton, text);
     }
 
     /// A pod has waited for [`OTHER_SCHEDULER_AFTER`].
@@ -123,7 +123,7 @@ impl OtherSchedulers {
         let Some(key) = self.controller_of.get(&id) else { return };
         let Some(controller) = self.controllers.get_mut(key) else { return };
         if !std::mem::replace(&mut controller.reported, true) {
-            agenda.event(world, id, true, EventReason::NotScheduledByBaton, text);
+            agenda.warning(world, id, EventReason::NotScheduledByBaton, text);
         }
     }
 

@@ -68,10 +68,10 @@ impl Reporter {
             let names = declared.filter(|warning| matches!(&**warning, Warning::TwoNames { .. }));
             let warnings: Vec<Warning> = names.map(std::borrow::Cow::into_owned).collect();
             for warning in warnings {
-                agenda.event(scene.world, id, true, warning.reason(), warning.to_string());
+                agenda.warning(scene.world, id, warning.reason(), warning.to_string());
             }
             if invalid || alone {
-                agenda.event(scene.world, id, true, event, message.as_ref().to_owned());
+                agenda.warning(scene.world, id, event, message.as_ref().to_owned());
                 return self.condition(scene, agenda, id, reason, message);
             }
         }
@@ -97,7 +97,7 @@ impl Reporter {
         // The timeout was reported when it came, before the marks could be written.
         let reported = reason == ConditionReason::GangTimeout;
         if !reported && self.reported.get(&id).is_none_or(news) {
-            agenda.event(scene.world, id, true, event_of(reason), message.as_ref().to_owned());
+            agenda.warning(scene.world, id, event_of(reason), message.as_ref().to_owned());
         }
         self.condition(scene, agenda, id, reason, message);
     }
@@ -218,7 +218,7 @@ impl Reporter {
     pub fn warn_once(&mut self, world: &World, agenda: &mut Agenda, id: PodId, warning: Warning) {
         let (reason, text) = (warning.reason(), warning.to_string());
         if self.warned.entry(id).or_default().insert(warning) {
-            agenda.event(world, id, true, reason, text);
+            agenda.warning(world, id, reason, text);
         }
     }
 

@@ -20,30 +20,22 @@ use baton_contract::EventReason;
 const MARK_AGAIN: Duration = Duration::from_secs(5);
 
 impl Gangs {
-    /// After a failed attempt: starts the waiting time where it does not run. `holds_room`: members have reservations.
-    pub(super) fn run_clock(
-        &mut self,
-        scene: Scene<'_>,
-        reservations: &Reservations,
-        agenda: &mut Agenda,
-        group: &GroupId,
-        holds_room: bool,
-    ) {
+    /// After a failed attempt: starts the waiting time where it does not run. `held`: members with reservations.
+    pub(super) fn run_clock(&mut self, scene: Scene<'_>, agenda: &mut Agenda, group: &GroupId, held: &[PodId]) {
         let Some(record) = self.groups.get_mut(group) else { return };
         record.waits.failed.get_or_insert(scene.terms.now.mono);
-        let starts = holds_room && record.waits.held.is_none();
-        if holds_room {
-            record.waits.held.get_or_insert(scene.terms.now.mono);
-            record.progress.holding_since.get_or_insert(scene.terms.now.wall);
-        } else {
+        let held_before = record.waits.held.is_some();
+        if held.is_empty() {
             record.waits.held = None;
             record.progress.holding_since = None;
+        } else {
+            record.waits.held.get_or_insert(scene.terms.now.mono);
+            record.progress.holding_since.get_or_insert(scene.terms.now.wall);
         }
         self.arm(scene, agenda, group);
-        let held = if starts { reserved_members(scene.world, reservations, group) } else { Vec::new() };
-        if let Some(first) = held.first() {
+        if let Some(first) = held.first().filter(|_| !held_before) {
             let message = format!("group {group} holds room for {} pods and waits for more", held.len());
-            agenda.event(scene.world, *first, false, EventReason::GangHold, message);
+            agenda.event(scene.world, *first, EventReason::GangHold, message);
         }
     }
 
@@ -73,7 +65,7 @@ impl Gangs {
         members.extend(waiting_members(terms.scene(world), group));
         self.release_group(rooms, group, &why);
         let Rooms { terms, world, agenda, .. } = rooms;
-        members.into_iter().for_each(|id| agenda.event(world, id, true, EventReason::GangTimeout, why.clone()));
+        members.into_iter().for_each(|id| agenda.warning(world, id, EventReason::GangTimeout, why.clone()));
         if let Some(record) = self.groups.get_mut(group) {
             let members = world.gangs().listing(group).flat_map(Gang::members);
             let open = members.filter(|member| matches!(member.state, MemberState::Pending | MemberState::Gated));
@@ -109,7 +101,7 @@ impl Gangs {
             reservations.release(*terms, world, agenda, *id);
         }
         if let Some(first) = held.first() {
-            agenda.event(world, *first, true, EventReason::GangHoldReleased, message);
+            agenda.warning(world, *first, EventReason::GangHoldReleased, message);
         }
         agenda.wake(Wake::POD_FREED);
     }

@@ -87,7 +87,7 @@ impl Gangs {
         cx.agenda.stats.groups_satisfied += u64::from(quorum);
         if quorum && let Some(id) = held.first() {
             let message = format!("group {group} has room for {} pods: binding", held.len());
-            cx.agenda.event(cx.world, *id, false, EventReason::GangSatisfied, message);
+            cx.agenda.event(cx.world, *id, EventReason::GangSatisfied, message);
         }
         let member = CommitMember { states: committed, step: MemberStep::Prepares };
         let members = held.iter().map(|id| (*id, member)).collect();
@@ -329,7 +329,7 @@ impl Gangs {
         }
         if let Some(id) = members.first() {
             let message = format!("room of {} pods given back: {why}", members.len());
-            agenda.event(world, *id, true, EventReason::GangHoldReleased, message);
+            agenda.warning(world, *id, EventReason::GangHoldReleased, message);
         }
         match lost {
             Some(lost) => agenda.steps.push(Step::BindRefused(lost)),
@@ -412,7 +412,7 @@ impl Gangs {
     /// A member could finally not be bound: `evictGang` evicts the others.
     pub fn member_failed(&mut self, scene: Scene<'_>, agenda: &mut Agenda, commit: u64, id: PodId, why: &str) {
         let Some(group) = self.commits.get(&commit).map(|commit| commit.group.clone()) else { return };
-        agenda.event(scene.world, id, true, EventReason::GangBindFailed, why.to_owned());
+        agenda.warning(scene.world, id, EventReason::GangBindFailed, why.to_owned());
         if scene.terms.config.gangs.on_bind_failure != OnBindFailure::EvictGang {
             return;
         }

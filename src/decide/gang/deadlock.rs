@@ -191,7 +191,7 @@ impl Gangs {
                 waiting(scene.world, &scene.terms.config.scheduler_names, group).next().map(|member| member.pod);
             if let Some(first) = first {
                 let message = format!("group {group} gave its room back: {why}");
-                agenda.event(scene.world, first, true, EventReason::GangHoldReleased, message);
+                agenda.warning(scene.world, first, EventReason::GangHoldReleased, message);
             }
         }
     }

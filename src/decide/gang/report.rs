@@ -72,7 +72,7 @@ impl Gangs {
         }
         let message = self.note_failure(cx.terms.scene(cx.world), group, &mut unfit);
         cx.world.unconfine();
-        self.run_clock(cx.terms.scene(cx.world), cx.reservations, cx.agenda, group, !held.is_empty());
+        self.run_clock(cx.terms.scene(cx.world), cx.agenda, group, &held);
         // Members with a reservation wait as well, for the same reason.
         let mut waiting = held;
         waiting.extend(pending_members(cx.terms.scene(cx.world), group));
@@ -119,7 +119,7 @@ impl Gangs {
         let Some(record) = self.groups.get_mut(group).filter(|record| record.reports.warned != found) else { return };
         record.reports.warned = found;
         for (pod, warning) in news {
-            agenda.event(scene.world, pod, true, warning.reason(), warning.to_string());
+            agenda.warning(scene.world, pod, warning.reason(), warning.to_string());
         }
     }
 }

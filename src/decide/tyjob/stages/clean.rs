@@ -45,12 +45,11 @@ impl Draft<'_> {
     /// Deletes the pods that match and are not being deleted, and by force every terminating one that no kubelet will confirm.
     fn remove(&mut self, unwanted: impl Fn(&PodView) -> bool) {
         for pod in self.pods {
-            let delete = |force| JobEffect::Pod(PodEffect::delete(pod, force));
             match pod.deleting {
-                None if unwanted(pod) => self.delete_once(delete(false)),
+                None if unwanted(pod) => self.delete_once(PodEffect::delete(pod)),
                 None => {}
                 Some(deadline) => match dead_at(pod, deadline) {
-                    Some(at) if at <= self.now => self.delete_once(delete(true)),
+                    Some(at) if at <= self.now => self.delete_once(PodEffect::force_delete(pod)),
                     Some(at) => self.effects.push(JobEffect::Wake { at }),
                     None => {}
                 },
@@ -58,7 +57,8 @@ impl Draft<'_> {
         }
     }
 
-    fn delete_once(&mut self, effect: JobEffect) {
+    fn delete_once(&mut self, effect: PodEffect) {
+        let effect = JobEffect::Pod(effect);
         if !self.effects.contains(&effect) {
             self.effects.push(effect);
         }

@@ -58,8 +58,14 @@ impl<'a> Draft<'a> {
         self.status.allocations.iter().find(|place| place.pod == pod && place.attempt == attempt)
     }
 
-    pub fn event(&mut self, warning: bool, reason: EventReason, message: String) {
-        self.effects.push(JobEffect::Event { warning, reason, message });
+    /// Writes an event of type `Normal`.
+    pub fn event(&mut self, reason: EventReason, message: String) {
+        self.effects.push(JobEffect::Event { warning: false, reason, message });
+    }
+
+    /// Writes an event of type `Warning`.
+    pub fn warning(&mut self, reason: EventReason, message: String) {
+        self.effects.push(JobEffect::Event { warning: true, reason, message });
     }
 
     /// Ends the job. Its pods go by the clean-up policy, in this step and all later ones.
@@ -93,16 +99,19 @@ impl<'a> Draft<'a> {
 /// Longest message of a condition or a status, in bytes.
 const MAX_MESSAGE: usize = 1024;
 
-/// Sets a condition. The time of transition is kept unless the status changes. Returns whether the status changed.
-pub fn set(
+/// Turns a condition to `True`. Returns whether it was not before.
+pub fn set(status: &mut TyJobStatus, kind: &str, reason: ConditionReason, message: &str, now: Timestamp) -> bool {
+    write(status, (kind, "True"), reason, message, now)
+}
+
+/// Writes a condition, by its type and status. The time of transition is kept unless the status changes. Returns whether it changed.
+fn write(
     status: &mut TyJobStatus,
-    kind: &str,
-    holds: bool,
+    (kind, word): (&str, &str),
     reason: ConditionReason,
     message: &str,
     now: Timestamp,
 ) -> bool {
-    let word = if holds { "True" } else { "False" };
     let message = &message[..message.floor_char_boundary(MAX_MESSAGE)];
     if let Some(found) = status.conditions.iter_mut().find(|condition| condition.type_ == kind) {
         let turned = found.status != word;
@@ -128,6 +137,6 @@ pub fn set(
 /// Turns a condition that holds to `False`; one that was never set stays unset.
 pub fn clear(status: &mut TyJobStatus, kind: &str, reason: ConditionReason, message: &str, now: Timestamp) {
     if status.holds(kind) {
-        set(status, kind, false, reason, message, now);
+        write(status, (kind, "False"), reason, message, now);
     }
 }

@@ -65,7 +65,12 @@ pub enum PodEffect {
 
 impl PodEffect {
     /// The deletion of a pod.
-    pub(super) fn delete(pod: &PodView, force: bool) -> Self {
-        Self::Delete { name: pod.name.clone(), uid: pod.uid.clone(), version: pod.version, force }
+    pub(super) fn delete(pod: &PodView) -> Self {
+        Self::Delete { name: pod.name.clone(), uid: pod.uid.clone(), version: pod.version, force: false }
+    }
+
+    /// The deletion of a pod that no kubelet will confirm.
+    pub(super) fn force_delete(pod: &PodView) -> Self {
+        Self::Delete { name: pod.name.clone(), uid: pod.uid.clone(), version: pod.version, force: true }
     }
 }

@@ -71,7 +71,7 @@ impl Draft<'_> {
     /// Variables that templates set themselves, of parts that `former` does not have.
     pub(super) fn report_overridden(&mut self, former: Option<&TyJobSpec>) {
         for (place, name) in overridden_env(&self.spec, former) {
-            self.event(true, EventReason::EnvOverridden, format!("{place} sets {name} itself: its value is kept"));
+            self.warning(EventReason::EnvOverridden, format!("{place} sets {name} itself: its value is kept"));
         }
     }
 
@@ -161,7 +161,7 @@ impl Draft<'_> {
             return false;
         };
         let text = format!("{}: {reason}: {message}", leader.name);
-        set(&mut self.status, condition::IMAGE_PULL, true, ConditionReason::LeaderImage, &text, self.now);
+        set(&mut self.status, condition::IMAGE_PULL, ConditionReason::LeaderImage, &text, self.now);
         let never = matches!(reason.as_str(), "InvalidImageName" | "ErrImageNeverPull");
         let since = self.status.condition(condition::IMAGE_PULL).map_or(self.now, |found| found.last_transition_time.0);
         let until = since.saturating_add(IMAGE_PATIENCE).unwrap_or(Timestamp::MAX);

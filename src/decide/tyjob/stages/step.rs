@@ -84,9 +84,9 @@ impl Draft<'_> {
     /// The spec can never run and the job has not started.
     fn reject(&mut self, invalid: &[InvalidField]) {
         let text = list(invalid);
-        set(&mut self.status, condition::INVALID_SPEC, true, ConditionReason::Invalid, &text, self.now);
+        set(&mut self.status, condition::INVALID_SPEC, ConditionReason::Invalid, &text, self.now);
         self.end(Stage::Failed, format!("the spec is invalid: {text}"));
-        self.event(true, EventReason::InvalidSpec, text);
+        self.warning(EventReason::InvalidSpec, text);
     }
 
     /// An edit that a started job cannot follow.
@@ -103,9 +103,8 @@ impl Draft<'_> {
             }
         } else {
             let text = list(refused);
-            if set(&mut self.status, kind, true, ConditionReason::Refused, &text, self.now) {
-                self.event(
-                    true,
+            if set(&mut self.status, kind, ConditionReason::Refused, &text, self.now) {
+                self.warning(
                     EventReason::InvalidUpdate,
                     format!("the edit is refused and the last valid spec stays in force: {text}"),
                 );
@@ -162,9 +161,8 @@ impl Draft<'_> {
                 "the names of the pods are free",
                 self.now,
             );
-        } else if set(&mut self.status, condition::NAME_CONFLICT, true, ConditionReason::ForeignPod, &foreign, self.now)
-        {
-            self.event(true, EventReason::NameConflict, format!("left alone, and tried again: {foreign}"));
+        } else if set(&mut self.status, condition::NAME_CONFLICT, ConditionReason::ForeignPod, &foreign, self.now) {
+            self.warning(EventReason::NameConflict, format!("left alone, and tried again: {foreign}"));
         }
         let has_run = self.status.attempt > 0 || self.status.stage == Some(Stage::Running);
         let invalid = list_of(|trouble| if let CreateFailure::Invalid(why) = trouble { Some(why) } else { None });
@@ -179,20 +177,19 @@ impl Draft<'_> {
         });
         if refused.is_empty() {
             clear(&mut self.status, condition::POD_REFUSED, ConditionReason::Resolved, "no pod is refused", self.now);
-        } else if set(&mut self.status, condition::POD_REFUSED, true, ConditionReason::Refused, &refused, self.now) {
-            self.event(true, EventReason::PodRefused, format!("tried again: {refused}"));
+        } else if set(&mut self.status, condition::POD_REFUSED, ConditionReason::Refused, &refused, self.now) {
+            self.warning(EventReason::PodRefused, format!("tried again: {refused}"));
         }
         if !has_run && !invalid.is_empty() {
-            set(&mut self.status, condition::INVALID_SPEC, true, ConditionReason::InvalidPod, &invalid, self.now);
+            set(&mut self.status, condition::INVALID_SPEC, ConditionReason::InvalidPod, &invalid, self.now);
             self.end(Stage::Failed, format!("a template makes no valid pod: {invalid}"));
-            self.event(true, EventReason::InvalidSpec, invalid);
+            self.warning(EventReason::InvalidSpec, invalid);
         }
     }
 
     /// One event per change of stage.
     fn narrate(&mut self, before: Option<Stage>) {
         let Some(stage) = self.status.stage.filter(|stage| before != Some(*stage)) else { return };
-        let warning = matches!(stage, Stage::Failed | Stage::Rescheduling);
         let message = self.status.message.clone().unwrap_or_default();
         let reason = match stage {
             Stage::Pending => EventReason::Pending,
@@ -202,7 +199,11 @@ impl Draft<'_> {
             Stage::Succeeded => EventReason::Succeeded,
             Stage::Failed => EventReason::Failed,
         };
-        self.event(warning, reason, message);
+        if matches!(stage, Stage::Failed | Stage::Rescheduling) {
+            self.warning(reason, message);
+        } else {
+            self.event(reason, message);
+        }
     }
 }
 

@@ -124,7 +124,7 @@ impl Draft<'_> {
         status.replaced.retain(|name, _| wanted.contains(name));
         status.ready_workers = i32::try_from(tally.good).unwrap_or(i32::MAX);
         for (reason, text) in events {
-            self.event(true, reason, text);
+            self.warning(reason, text);
         }
         tally
     }
@@ -183,5 +183,5 @@ impl Draft<'_> {
 
 /// Deletes a pod, unless it is being deleted.
 fn delete(pod: &PodView) -> Option<JobEffect> {
-    pod.deleting.is_none().then(|| JobEffect::Pod(PodEffect::delete(pod, false)))
+    pod.deleting.is_none().then(|| JobEffect::Pod(PodEffect::delete(pod)))
 }
