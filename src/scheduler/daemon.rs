@@ -35,9 +35,9 @@ use baton_cluster::selected_labels::SelectedLabels;
 use baton_cluster::tyjob::JobStatuses;
 use baton_cluster::volume::Volumes;
 use baton_contract::key;
-use baton_decide::core::JobPolicy;
 use baton_decide::core::queue::QueuePolicy;
 use baton_decide::core::rules::{Plugins, RegistryError};
+use baton_decide::core::{JobPolicy, RetryPolicy};
 use baton_decide::lock::LockPolicy;
 use baton_decide::scheduler::{Config, EffectResult, Effects, Moment, Scheduler};
 use baton_decide::world::{WorldEvent, WorldPolicy};
@@ -353,7 +353,7 @@ fn scheduler_config(options: &SchedulerOptions) -> Config {
         },
         abandoned: t.lock_abandoned,
         sweep: t.lock_sweep,
-        retry: (defaults.retry.0, defaults.retry.1, t.bind_limit),
+        retry: RetryPolicy { limit: t.bind_limit, ..RetryPolicy::default() },
         condition_pause: t.condition_pause,
         gangs: options.gangs.policy(t.gang_condition_pause),
         jobs: JobPolicy {

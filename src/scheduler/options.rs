@@ -16,7 +16,7 @@ use baton_decide::core::rules::RegistryError;
 use baton_decide::core::rules::plugins::{
     DefaultSet, NodesWithoutAgent, PluginChoice, Profile, RatioConfig, RatioError, default_plugins,
 };
-use baton_decide::core::{GangPolicy, OnBindFailure};
+use baton_decide::core::{GangPolicy, OnBindFailure, RetryPolicy};
 use baton_decide::lock::{LockMode, LockPolicy};
 use baton_decide::scheduler::Config;
 use baton_decide::world::WorldPolicy;
@@ -94,7 +94,7 @@ timings! {
         /// Longest pause of a pod after failures, as kube-scheduler's.
         backoff_max: QueuePolicy::default().backoff_max,
         /// A bind whose failure may pass is tried for this long: a restart of the API server passes.
-        bind_limit: Config::default().retry.2,
+        bind_limit: RetryPolicy::default().limit,
         /// One Binding request: a loaded API server answers within it.
         bind_timeout: s(10),
         /// A condition whose reason stays is rewritten at most this often: its text is for people.

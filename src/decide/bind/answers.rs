@@ -40,7 +40,7 @@ impl Binder {
                 }
             }
             LockResult::Contended(read) => {
-                cx.agenda.stats.contended += 1;
+                cx.agenda.stats.binds.contended += 1;
                 if read.raw() != attempt.lock_value.as_deref() {
                     attempt.lock_value = None;
                 }

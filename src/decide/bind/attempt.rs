@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use crate::core::RetryPolicy;
 use crate::core::agenda::Scene;
 use crate::core::effect::{Effect, Effects, Ticket};
 use crate::core::rules::Annotations;
@@ -122,17 +123,12 @@ impl Trouble {
         self.failures == 0
     }
 
-    /// One more failure: until when to pause. `None` when failures have lasted for `limit`.
-    pub(super) fn pause(
-        &mut self,
-        now: Duration,
-        (first, longest, limit): (Duration, Duration, Duration),
-        at_least: Option<Duration>,
-    ) -> Option<Duration> {
-        if now >= *self.since.get_or_insert(now) + limit {
+    /// One more failure: until when to pause. `None` when failures have lasted for too long.
+    pub(super) fn pause(&mut self, now: Duration, retry: RetryPolicy, at_least: Option<Duration>) -> Option<Duration> {
+        if now >= *self.since.get_or_insert(now) + retry.limit {
             return None;
         }
-        let wait = doubled((first, longest), self.failures).max(at_least.unwrap_or_default());
+        let wait = doubled(retry.pauses, self.failures).max(at_least.unwrap_or_default());
         self.failures += 1;
         Some(now + wait)
     }

@@ -21,7 +21,7 @@ impl Binder {
         if let Some(commit) = attempt.commit {
             cx.agenda.steps.push(Step::Bind(BindEvent::Bound(id, commit)));
         }
-        cx.agenda.stats.bound += 1;
+        cx.agenda.stats.binds.bound += 1;
         cx.agenda.queue.remove(id);
         // The scheduler that requested the bind writes the event itself.
         if !self.answer(id, BindVerdict::Bound) {
@@ -84,7 +84,7 @@ impl Binder {
         if self.stays(cx.terms, cx.agenda, id, Some(&why)) {
             return self.note_trouble(id, &why);
         }
-        cx.agenda.stats.bind_failures += 1;
+        cx.agenda.stats.binds.failed += 1;
         let requested = self.fail_request(id, &why);
         let commit = self.end_quietly(cx, id);
         cx.agenda.steps.push(Step::Bind(BindEvent::Failed { pod: id, commit, why, requested }));
@@ -121,7 +121,8 @@ impl Binder {
     fn stays(&mut self, terms: Terms<'_>, agenda: &mut Agenda, id: PodId, refused: Option<&str>) -> bool {
         let now = terms.now.mono;
         let Some(attempt) = self.attempts.get_mut(&id).filter(|attempt| attempt.may_arrive(now)) else { return false };
-        let again = attempt.may_arrive.map_or(now, |until| until.min(now + terms.config.retry.1));
+        let (_, longest) = terms.config.retry.pauses;
+        let again = attempt.may_arrive.map_or(now, |until| until.min(now + longest));
         if let Some(queue) = self.queues.get_mut(&attempt.node)
             && queue.waiting.remove(&attempt.turn)
         {

@@ -112,7 +112,7 @@ impl Binder {
         free: bool,
     ) {
         if free && !self.attempts.contains_key(&id) && self.locks.resumed.insert(raw.into()) {
-            agenda.stats.resumed += 1;
+            agenda.stats.binds.resumed += 1;
             reservations.pin(id, node);
             agenda.steps.push(Step::Retry(id));
         } else if reservations.pinned(id).is_none() {

@@ -28,7 +28,7 @@ pub use extend::{DeviceFits, NodeVictims};
 pub use other_schedulers::{
     OTHER_SCHEDULER_AFTER, OtherSchedulers, controller_of, other_scheduler_text, wants_of_another,
 };
-pub use policies::{EarmarkPolicy, GangPolicy, JobPolicy, MetricWeights, OnBindFailure};
+pub use policies::{EarmarkPolicy, GangPolicy, JobPolicy, MetricWeights, OnBindFailure, RetryPolicy};
 pub use select::shape::PodShape;
-pub use settings::{Config, NodeSearch, Stats};
+pub use settings::{BindStats, Config, JobStats, NodeSearch, Stats};
 pub use timers::Moment;

@@ -42,6 +42,21 @@ impl Default for GangPolicy {
     }
 }
 
+/// How what has failed is tried again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RetryPolicy {
+    /// First and longest pause between tries. 100 ms, 5 s.
+    pub pauses: (Duration, Duration),
+    /// A bind fails for good when its tries have failed for this long. 60 s.
+    pub limit: Duration,
+}
+
+impl Default for RetryPolicy {
+    fn default() -> Self {
+        Self { pauses: (Duration::from_millis(100), Duration::from_secs(5)), limit: Duration::from_secs(60) }
+    }
+}
+
 /// Settings for jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct JobPolicy {

@@ -9,7 +9,7 @@ use crate::world::WorldPolicy;
 use baton_contract::LockFormat;
 
 use super::cost::PlacingCost;
-use super::policies::{EarmarkPolicy, GangPolicy, JobPolicy};
+use super::policies::{EarmarkPolicy, GangPolicy, JobPolicy, RetryPolicy};
 
 /// How a node is searched for. Both find the same node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -44,8 +44,8 @@ pub struct Config {
     pub abandoned: Duration,
     /// Period of the check of all locks. 10 s.
     pub sweep: Duration,
-    /// First and longest pause between tries of a bind, and the time after which it fails. 100 ms, 5 s, 60 s.
-    pub retry: (Duration, Duration, Duration),
+    /// How a bind is tried again. The status of a TYJob is written again with the same pauses.
+    pub retry: RetryPolicy,
     /// Pause between two messages of a condition with the same reason. 10 s.
     pub condition_pause: Duration,
     /// Settings for gangs.
@@ -73,7 +73,7 @@ impl Default for Config {
             world: WorldPolicy::default(),
             abandoned: s(60),
             sweep: s(10),
-            retry: (Duration::from_millis(100), s(5), s(60)),
+            retry: RetryPolicy::default(),
             condition_pause: s(10),
             gangs: GangPolicy::default(),
             jobs: JobPolicy::default(),
@@ -95,14 +95,8 @@ pub struct Stats {
     pub work: PlacingCost,
     /// Decisions without a node.
     pub unschedulable: u64,
-    /// Pods bound by this process.
-    pub bound: u64,
-    /// Binds that failed for good.
-    pub bind_failures: u64,
-    /// Lock writes that found another pod's lock.
-    pub contended: u64,
-    /// Half-done binds that were resumed.
-    pub resumed: u64,
+    /// Bind attempts.
+    pub binds: BindStats,
     /// Pods evicted to make room.
     pub preempted: u64,
     /// Attempts of groups of gangs.
@@ -117,12 +111,32 @@ pub struct Stats {
     pub group_timeouts: u64,
     /// Groups that released their reservations.
     pub group_releases: u64,
-    /// Rounds over the waiting TYJobs.
-    pub job_rounds: u64,
-    /// Attempts that gave a TYJob places.
-    pub jobs_placed: u64,
+    /// TYJobs.
+    pub jobs: JobStats,
+}
+
+/// Counters of bind attempts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct BindStats {
+    /// Pods bound by this process.
+    pub bound: u64,
+    /// Binds that failed for good.
+    pub failed: u64,
+    /// Lock writes that found another pod's lock.
+    pub contended: u64,
+    /// Half-done binds that were resumed.
+    pub resumed: u64,
+}
+
+/// Counters of TYJobs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct JobStats {
+    /// Rounds over those that wait.
+    pub rounds: u64,
+    /// Attempts that gave one of them places.
+    pub placed: u64,
     /// Places that their pods took over.
-    pub job_places_taken: u64,
+    pub places_taken: u64,
     /// Places that became void.
-    pub job_places_void: u64,
+    pub places_void: u64,
 }

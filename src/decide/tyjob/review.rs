@@ -238,7 +238,7 @@ impl TyJobs {
             cx.agenda.timers.set(at.max(cx.terms.now.mono + Duration::from_millis(1)), Timer::TyJob(key.clone()));
         }
         self.placeable_changed |= void > 0;
-        cx.agenda.stats.job_places_void += void;
+        cx.agenda.stats.jobs.places_void += void;
         self.records.insert(key.clone(), record);
         if freed {
             cx.agenda.room_freed();

@@ -104,7 +104,7 @@ impl TyJobs {
         if !round.begun {
             round.begun = true;
             if self.placeable_changed || self.journal_mark != Some(cx.world.journal().mark()) {
-                cx.agenda.stats.job_rounds += 1;
+                cx.agenda.stats.jobs.rounds += 1;
             } else {
                 round.rest.clear();
             }
@@ -303,7 +303,7 @@ impl TyJobs {
                 ),
             };
             if news {
-                cx.agenda.stats.jobs_placed += 1;
+                cx.agenda.stats.jobs.placed += 1;
                 // Places found on the same nodes change no status, so no event would bring a review: a timer does.
                 cx.agenda
                     .timers

@@ -76,7 +76,7 @@ impl TyJobs {
             Some((NodeChoice::Node(node, slots), judged)) => {
                 cx.agenda.stats.judged += judged;
                 if cx.reservations.reserve(cx.terms, cx.world, id, node, *slots) {
-                    cx.agenda.stats.job_places_taken += 1;
+                    cx.agenda.stats.jobs.places_taken += 1;
                     wake_for_rest(cx, held.as_deref(), id);
                     return cx.agenda.steps.push(Step::Permit(id));
                 }
@@ -124,7 +124,7 @@ impl TyJobs {
         if let Some(record) = self.records.get_mut(key)
             && record.places.remove(name).is_some()
         {
-            agenda.stats.job_places_void += 1;
+            agenda.stats.jobs.places_void += 1;
             self.placeable_changed = true;
             self.changed.insert(key.clone());
             agenda.room_freed();

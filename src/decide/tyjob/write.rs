@@ -162,7 +162,7 @@ impl TyJobs {
 
     /// The answer to a write.
     pub fn written(&mut self, scene: Scene<'_>, agenda: &mut Agenda, job: &JobIdentity, result: JobWriteResult) {
-        let (first, longest, _) = scene.terms.config.retry;
+        let (first, longest) = scene.terms.config.retry.pauses;
         let Some(record) = self.records.get_mut(&job.key).filter(|record| record.uid == job.uid) else { return };
         record.writes.under_way = false;
         match result {

@@ -124,7 +124,7 @@ fn what_has_succeeded_needs_no_room_of_min_resources() {
 fn a_final_failure_evicts_the_others_and_not_the_pod_itself() {
     let mut config = Config::default();
     config.gangs.on_bind_failure = OnBindFailure::EvictGang;
-    config.retry.2 = std::time::Duration::from_secs(2);
+    config.retry.limit = std::time::Duration::from_secs(2);
     let mut gangs = TestGangs::with(config);
     gangs.node("n", 8);
     gangs.cluster.bind_faults = std::iter::repeat_n(Fault::Fails, 40).collect();

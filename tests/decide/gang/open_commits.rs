@@ -166,7 +166,7 @@ fn a_pod_takes_its_place_while_room_is_made_for_another_one_on_the_node() {
     jobs.cluster.settle();
     assert_eq!((&jobs.cluster.evicted[..], jobs.reserved()), (&["low".to_owned()][..], 3));
     jobs.controller("rl");
-    assert_eq!((jobs.cluster.node_of("rl-learner"), jobs.cluster.stats().job_places_void), (Some("a"), 0));
+    assert_eq!((jobs.cluster.node_of("rl-learner"), jobs.cluster.stats().jobs.places_void), (Some("a"), 0));
 }
 
 #[test]

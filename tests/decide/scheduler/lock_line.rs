@@ -138,7 +138,7 @@ fn a_lock_that_another_process_took_first_is_waited_for() {
     cluster.locks.insert("n".into(), format!("{time:.9},ml,other,uid-other"));
     cluster.deliver();
     cluster.settle();
-    assert_eq!((cluster.stats().contended, cluster.node_of("a"), cluster.lock_writes), (1, None, 1));
+    assert_eq!((cluster.stats().binds.contended, cluster.node_of("a"), cluster.lock_writes), (1, None, 1));
     cluster.agent_releases("n");
     cluster.settle();
     assert_eq!((cluster.node_of("a"), cluster.lock_writes), (Some("n"), 2));
@@ -194,7 +194,7 @@ fn a_lost_answer_to_the_binding_is_found_to_be_success() {
     cluster.settle();
     cluster.wait(1);
     assert_eq!((cluster.node_of("a"), cluster.holder("n"), cluster.bind_attempts()), (Some("n"), Some("a"), 0));
-    assert_eq!(cluster.stats().bound, 1);
+    assert_eq!(cluster.stats().binds.bound, 1);
 }
 
 #[test]
@@ -296,7 +296,7 @@ fn a_read_that_fails_is_repeated_and_lock_and_room_stay() {
     cluster.wait(1);
     assert_eq!((cluster.lost_reads, cluster.bind_attempts(), cluster.holder("n")), (1, 1, Some("a")), "once a second");
     cluster.wait(3);
-    assert_eq!((cluster.node_of("a"), cluster.bind_attempts(), cluster.stats().bound), (Some("n"), 0, 1));
+    assert_eq!((cluster.node_of("a"), cluster.bind_attempts(), cluster.stats().binds.bound), (Some("n"), 0, 1));
 }
 
 #[test]
@@ -335,7 +335,7 @@ fn a_resumed_bind_that_is_refused_may_have_been_made_by_the_leader_before() {
     cluster.settle();
     assert_eq!((cluster.binds, cluster.node_of("p"), cluster.bind_attempts()), (2, Some("n"), 0));
     assert_eq!(cluster.holder("n"), Some("p"), "its node daemon removes the lock");
-    assert_eq!(cluster.stats().bind_failures, 0);
+    assert_eq!(cluster.stats().binds.failed, 0);
 }
 
 #[test]
@@ -389,7 +389,7 @@ fn a_bind_that_fails_for_a_minute_is_given_up_and_its_lock_released() {
     cluster.wait(59);
     assert_eq!(cluster.holder("n"), Some("a"));
     cluster.wait(90);
-    assert_eq!((cluster.node_of("a"), cluster.stats().bind_failures), (Some("n"), 1));
+    assert_eq!((cluster.node_of("a"), cluster.stats().binds.failed), (Some("n"), 1));
 }
 
 #[test]
@@ -410,7 +410,7 @@ fn time_in_the_line_of_a_node_is_no_time_of_trouble() {
     cluster.lock_faults.push_back(Fault::Fails);
     cluster.agent_releases("n");
     cluster.wait(2);
-    assert_eq!((cluster.node_of("a"), cluster.stats().bind_failures), (Some("n"), 0));
+    assert_eq!((cluster.node_of("a"), cluster.stats().binds.failed), (Some("n"), 0));
 }
 
 #[test]

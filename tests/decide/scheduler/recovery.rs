@@ -28,7 +28,7 @@ fn a_scheduler_killed_between_lock_and_bind_resumes_under_the_same_lock() {
     cluster.settle();
     assert_eq!(cluster.node_of("a"), Some(node.as_str()));
     assert_eq!((cluster.locks[&node].clone(), cluster.lock_writes), (value, 1), "the same lock, written once");
-    assert_eq!(cluster.stats().resumed, 1);
+    assert_eq!(cluster.stats().binds.resumed, 1);
 }
 
 #[test]

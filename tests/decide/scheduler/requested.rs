@@ -174,7 +174,7 @@ fn a_posted_binding_keeps_lock_and_devices_for_as_long_as_it_may_arrive() {
             cluster.wait(10);
             assert_eq!((cluster.node_of("a"), cluster.holder("n")), (None, None));
         }
-        assert_eq!((cluster.bind_attempts(), cluster.reservations(), cluster.stats().bind_failures), (0, 0, 0));
+        assert_eq!((cluster.bind_attempts(), cluster.reservations(), cluster.stats().binds.failed), (0, 0, 0));
     }
 }
 
@@ -231,7 +231,7 @@ fn a_pod_that_another_scheduler_binds_meanwhile_is_no_bind_of_ours() {
     // To the same node, and without our time in it.
     cluster.change_pod("a", |facts| facts.handoff.node = Some("n".into()));
     assert_eq!(answer(&mut cluster, 1), "another scheduler has bound the pod");
-    assert_eq!((cluster.stats().bound, cluster.bind_attempts()), (0, 0));
+    assert_eq!((cluster.stats().binds.bound, cluster.bind_attempts()), (0, 0));
 }
 
 #[test]

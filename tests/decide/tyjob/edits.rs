@@ -100,12 +100,12 @@ fn a_worker_that_is_deleted_after_minutes_keeps_its_place_for_the_next_one() {
     jobs.cluster.settle();
     jobs.cluster.wait(2);
     assert_eq!((jobs.places("rl")["actor-0"].as_str(), jobs.reserved()), ("a", 1));
-    assert_eq!(jobs.cluster.stats().job_places_void, 0);
+    assert_eq!(jobs.cluster.stats().jobs.places_void, 0);
     jobs.controller("rl");
     assert_eq!((jobs.cluster.node_of("rl-actor-0"), jobs.reserved()), (Some("a"), 0));
     jobs.cluster.delete("rl-actor-0");
     jobs.cluster.wait(63);
-    assert_eq!(jobs.cluster.stats().job_places_void, 1, "and no longer than a minute");
+    assert_eq!(jobs.cluster.stats().jobs.places_void, 1, "and no longer than a minute");
     jobs.check();
 }
 

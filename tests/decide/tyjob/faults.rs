@@ -26,7 +26,7 @@ fn a_leader_place_that_is_not_used_in_time_is_given_up_and_found_again() {
     jobs.run("rl", CPU, (1, CPU), |_| {});
     assert_eq!(jobs.places("rl")["learner"], "a");
     jobs.cluster.wait(59);
-    assert_eq!(jobs.cluster.stats().job_places_void, 0);
+    assert_eq!(jobs.cluster.stats().jobs.places_void, 0);
     jobs.cluster.change_node("a", |facts| facts.unschedulable = true);
     jobs.cluster.wait(3);
     assert_eq!(jobs.places("rl")["learner"], "b");
@@ -115,12 +115,12 @@ fn worker_places_run_out_only_once_the_leader_has_an_address() {
     jobs.run("rl", CPU, (2, CPU), |_| {});
     jobs.controller("rl");
     jobs.cluster.wait(300);
-    assert_eq!(jobs.cluster.stats().job_places_void, 0);
+    assert_eq!(jobs.cluster.stats().jobs.places_void, 0);
     jobs.leader_up("rl");
     jobs.cluster.wait(59);
-    assert_eq!((jobs.cluster.stats().job_places_void, jobs.reserved()), (0, 2));
+    assert_eq!((jobs.cluster.stats().jobs.places_void, jobs.reserved()), (0, 2));
     jobs.cluster.wait(3);
-    assert_eq!(jobs.cluster.stats().job_places_void, 2);
+    assert_eq!(jobs.cluster.stats().jobs.places_void, 2);
     assert_eq!((jobs.state("rl"), jobs.reserved()), (Some(ScheduleState::ScheduledSucceed), 2), "placed again");
 }
 
@@ -138,7 +138,7 @@ fn a_pod_starts_in_the_room_of_a_place_that_its_own_pod_cannot_take() {
     jobs.cluster.settle();
     assert_eq!((jobs.places("rl").len(), jobs.cluster.node_of("waits")), (2, None));
     jobs.controller("rl");
-    assert_eq!((jobs.cluster.stats().job_places_void, jobs.cluster.node_of("waits")), (1, Some("a")));
+    assert_eq!((jobs.cluster.stats().jobs.places_void, jobs.cluster.node_of("waits")), (1, Some("a")));
 }
 
 #[test]
@@ -200,7 +200,7 @@ fn a_former_pod_that_is_not_gone_yet_does_not_use_up_the_time_of_the_place() {
         facts.has_address = false;
     });
     jobs.cluster.wait(200);
-    assert_eq!(jobs.cluster.stats().job_places_void, 0);
+    assert_eq!(jobs.cluster.stats().jobs.places_void, 0);
 }
 
 #[test]
@@ -241,7 +241,7 @@ fn a_restarted_scheduler_keeps_places_beside_a_pod_with_pending_victims() {
     assert_eq!(jobs.cluster.evicted, ["low"]);
     jobs.cluster.restart();
     jobs.cluster.settle();
-    assert_eq!((jobs.places("rl"), jobs.reserved(), jobs.cluster.stats().job_places_void), (places, 2, 0));
+    assert_eq!((jobs.places("rl"), jobs.reserved(), jobs.cluster.stats().jobs.places_void), (places, 2, 0));
     jobs.cluster.delete("low");
     jobs.cluster.settle();
     jobs.serve();
@@ -293,7 +293,7 @@ fn a_worker_that_has_done_its_work_gives_its_room_up_and_stays_listed() {
     assert_eq!(jobs.cluster.node_of("next"), Some("a"));
     assert_eq!((jobs.places("rl").len(), jobs.state("rl")), (3, Some(ScheduleState::ScheduledSucceed)));
     jobs.cluster.wait(120);
-    assert_eq!(jobs.cluster.stats().job_places_void, 0);
+    assert_eq!(jobs.cluster.stats().jobs.places_void, 0);
 }
 
 #[test]
@@ -454,9 +454,9 @@ fn what_a_job_gives_back_in_a_round_is_for_the_jobs_that_were_tried_before_it() 
     assert_eq!((jobs.state("gang"), jobs.places("gang").len()), (Some(ScheduleState::Unscheduled), 0));
     assert_eq!((jobs.state("first"), jobs.places("first").len()), (Some(ScheduleState::ScheduledSucceed), 2));
     assert_eq!(jobs.cluster.node_of("thief"), None, "a younger pod comes after them");
-    let rounds = jobs.cluster.stats().job_rounds;
+    let rounds = jobs.cluster.stats().jobs.rounds;
     jobs.cluster.wait(30);
-    assert_eq!(jobs.cluster.stats().job_rounds, rounds, "then there is nothing to try again");
+    assert_eq!(jobs.cluster.stats().jobs.rounds, rounds, "then there is nothing to try again");
     jobs.check();
 }
 
@@ -509,7 +509,7 @@ fn a_place_that_is_found_anew_where_it_was_is_not_written() {
     jobs.run("rl", CPU, (2, CPU), |_| {});
     let writes = jobs.cluster.job_writes;
     jobs.cluster.wait(200);
-    assert_eq!(jobs.cluster.stats().job_places_void, 3, "the controller is away");
+    assert_eq!(jobs.cluster.stats().jobs.places_void, 3, "the controller is away");
     assert_eq!((jobs.cluster.job_writes, jobs.places("rl").len()), (writes, 3));
 }
 

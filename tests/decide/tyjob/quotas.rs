@@ -73,7 +73,7 @@ fn pods_that_the_quota_counts_are_not_counted_again() {
     jobs.leader_up("rl");
     jobs.controller("rl");
     jobs.cluster.wait(60);
-    assert_eq!((jobs.holds("rl"), jobs.cluster.stats().job_places_void), ((4, 0), 0));
+    assert_eq!((jobs.holds("rl"), jobs.cluster.stats().jobs.places_void), ((4, 0), 0));
     // A worker that has to be made again needs no more than it had.
     jobs.cluster.delete("rl-actor-1");
     jobs.cluster.settle();
@@ -291,11 +291,11 @@ fn places_outside_of_an_exceeded_quota_stay() {
     jobs.run("cpus", CPU, (1, CPU), |spec| spec.priority = 1);
     jobs.run("gpus", CPU, (1, EIGHT), |spec| spec.priority = 7);
     assert_eq!((jobs.holds("cpus"), jobs.holds("gpus")), ((0, 2), (0, 2)));
-    let placed = jobs.cluster.stats().jobs_placed;
+    let placed = jobs.cluster.stats().jobs.placed;
     jobs.gpus(7, 0);
     jobs.cluster.wait(11);
     assert_eq!((jobs.holds("cpus"), jobs.holds("gpus")), ((0, 2), (0, 0)));
-    assert_eq!(jobs.cluster.stats().jobs_placed, placed, "no place was given back and found again");
+    assert_eq!(jobs.cluster.stats().jobs.placed, placed, "no place was given back and found again");
     jobs.check();
 }
 
