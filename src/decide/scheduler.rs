@@ -16,10 +16,10 @@
 //! | `Gangs` | progress of groups of gangs, commits |
 //! | `TyJobs` | records and places of TYJobs |
 //!
-//! The first eight are lent to every call in a `Context`; queue and timers are part of its `Agenda`. `Binder`, `Gangs` and `TyJobs`
-//! stand above them and never see each other: an owner does not call back. What one of them means for another is a `Step`, which
-//! `Scheduler::route` performs when the owner has returned. Steps run depth first: the steps that a step leaves run before its next sibling, so that effects come in the order of
-//! the calls that steps stand for. Then come the next timer, pod or event.
+//! The first eight are the `LentOwners`, lent to every call in a `Context`; queue and timers are part of its `Agenda`. `Binder`,
+//! `Gangs` and `TyJobs` stand above them and never see each other: an owner does not call back. What one of them means for another is a
+//! `Step`, which `Scheduler::route` performs when the owner has returned. Steps run depth first: the steps that a step leaves run before
+//! its next sibling, so that effects come in the order of the calls that steps stand for. Then come the next timer, pod or event.
 
 mod schedule_one;
 mod served;
@@ -43,8 +43,8 @@ use baton_contract::{ConditionReason, EventReason, PodRef, PodUid};
 
 use self::schedule_one::schedule_one;
 use crate::bind::{Binder, Cancel};
-use crate::core::agenda::{Agenda, BindEvent, NEW_POD, Scene, Step, Terms};
-use crate::core::context::Context;
+use crate::core::agenda::{BindEvent, NEW_POD, Scene, Step, Terms};
+use crate::core::context::{Context, LentOwners};
 use crate::core::earmarks::Earmarks;
 use crate::core::preemption::Preemption;
 use crate::core::queue::{Item, Queue};
@@ -52,7 +52,6 @@ use crate::core::reporter::Reporter;
 use crate::core::reservations::Reservations;
 use crate::core::rules::plugins::{gpu_patience, image_locality};
 use crate::core::rules::{Plugins, Queued};
-use crate::core::select::index::Index;
 use crate::core::timers::Timer;
 use crate::core::{OtherSchedulers, extend};
 
@@ -66,13 +65,7 @@ const RUN: u64 = 20_000;
 pub struct Scheduler {
     config: Config,
     rules: Plugins,
-    world: World,
-    index: Index,
-    reservations: Reservations,
-    preemption: Preemption,
-    earmarks: Earmarks,
-    reporter: Reporter,
-    agenda: Agenda,
+    lent: LentOwners,
     other_schedulers: OtherSchedulers,
     binder: Binder,
     gangs: Gangs,
@@ -88,15 +81,9 @@ impl Scheduler {
         config.world.learns = rules.enabled().score.iter().any(|(rule, _)| rule.name() == gpu_patience::NAME);
         config.world.images = rules.enabled().score.iter().any(|(rule, _)| rule.name() == image_locality::NAME);
         Self {
-            world: World::new(config.world.clone()),
-            agenda: Agenda { queue: Queue::new(config.queue), ..Agenda::default() },
+            lent: LentOwners::new(&config),
             rules,
             config,
-            index: Index::default(),
-            reservations: Reservations::default(),
-            preemption: Preemption::default(),
-            earmarks: Earmarks::default(),
-            reporter: Reporter::default(),
             other_schedulers: OtherSchedulers::default(),
             binder: Binder::default(),
             gangs: Gangs::default(),
@@ -111,17 +98,15 @@ impl Scheduler {
     #[must_use]
     pub fn snapshot(&self) -> Self {
         Self {
-            world: self.world.clone(),
-            agenda: Agenda { queue: self.agenda.queue.clone(), ..Agenda::default() },
-            reporter: self.reporter.clone(),
-            reservations: self.reservations.clone(),
-            preemption: self.preemption.clone(),
-            earmarks: self.earmarks.clone(),
+            config: self.config.clone(),
+            rules: self.rules.clone(),
+            lent: self.lent.snapshot(),
+            other_schedulers: OtherSchedulers::default(),
             binder: self.binder.clone(),
             gangs: self.gangs.clone(),
             tyjobs: self.tyjobs.snapshot(),
             leading: self.leading,
-            ..Self::new(self.config.clone(), self.rules.clone())
+            age_at: Duration::ZERO,
         }
     }
 
@@ -135,27 +120,27 @@ impl Scheduler {
     }
     /// Facts from watches, and accounts.
     pub const fn world(&self) -> &World {
-        &self.world
+        &self.lent.world
     }
     /// Items that wait to be tried.
     pub const fn queue(&self) -> &Queue {
-        &self.agenda.queue
+        &self.lent.agenda.queue
     }
     /// What was reported of pods that wait.
     pub const fn reporter(&self) -> &Reporter {
-        &self.reporter
+        &self.lent.reporter
     }
     /// Room of pods that are not being bound yet.
     pub const fn reservations(&self) -> &Reservations {
-        &self.reservations
+        &self.lent.reservations
     }
     /// Nominated pods and their victims.
     pub const fn preemption(&self) -> &Preemption {
-        &self.preemption
+        &self.lent.preemption
     }
     /// Nodes that are kept for a group or pod.
     pub const fn earmarks(&self) -> &Earmarks {
-        &self.earmarks
+        &self.lent.earmarks
     }
     /// Pods that are being bound.
     pub const fn binder(&self) -> &Binder {
@@ -171,7 +156,7 @@ impl Scheduler {
     }
     /// Counters.
     pub const fn stats(&self) -> Stats {
-        self.agenda.stats
+        self.lent.agenda.stats
     }
     /// `true` while effects are produced.
     pub const fn is_leading(&self) -> bool {
@@ -192,27 +177,18 @@ impl Scheduler {
 
     /// What a decision would read.
     pub(crate) fn scene(&self, now: Moment) -> Scene<'_> {
-        Terms { now, leading: self.leading, config: &self.config, rules: &self.rules }.scene(&self.world)
+        Terms { now, leading: self.leading, config: &self.config, rules: &self.rules }.scene(&self.lent.world)
     }
 
     fn split(&mut self, now: Moment) -> (Context<'_>, &mut Binder, &mut Gangs, &mut TyJobs, &mut OtherSchedulers) {
-        self.agenda.stats.work.begin();
-        let context = Context {
-            terms: Terms { now, leading: self.leading, config: &self.config, rules: &self.rules },
-            world: &mut self.world,
-            index: &mut self.index,
-            reservations: &mut self.reservations,
-            preemption: &mut self.preemption,
-            earmarks: &mut self.earmarks,
-            reporter: &mut self.reporter,
-            agenda: &mut self.agenda,
-        };
-        (context, &mut self.binder, &mut self.gangs, &mut self.tyjobs, &mut self.other_schedulers)
+        self.lent.agenda.stats.work.begin();
+        let terms = Terms { now, leading: self.leading, config: &self.config, rules: &self.rules };
+        (self.lent.context(terms), &mut self.binder, &mut self.gangs, &mut self.tyjobs, &mut self.other_schedulers)
     }
 
     /// The requests to the cluster that a call has added.
     fn effects(&mut self) -> Effects {
-        std::mem::take(&mut self.agenda.effects)
+        std::mem::take(&mut self.lent.agenda.effects)
     }
 
     /// Starts or stops leading. A scheduler that leads produces effects; start only with a synced world, since "not found" counts as
@@ -262,12 +238,12 @@ impl Scheduler {
             WorldEvent::Agent { node, .. } if self.leading => Some(node.clone()),
             _ => None,
         };
-        let changes = self.world.apply(event, now.mono, now.wall);
+        let changes = self.lent.world.apply(event, now.mono, now.wall);
         self.react(&changes, now);
         if self.leading {
-            self.agenda.report_late(&self.world, &changes.served);
+            self.lent.agenda.report_late(&self.lent.world, &changes.served);
         }
-        self.agenda.effects.extend(spoke.iter().flat_map(|node| served::conditions(&self.world, node)));
+        self.lent.agenda.effects.extend(spoke.iter().flat_map(|node| served::conditions(&self.lent.world, node)));
         self.reconcile(now);
         self.effects()
     }
@@ -287,31 +263,31 @@ impl Scheduler {
         if !self.leading {
             return None;
         }
-        [self.next_timer(), self.agenda.queue.next()].into_iter().flatten().min()
+        [self.next_timer(), self.lent.agenda.queue.next()].into_iter().flatten().min()
     }
 
     /// When [`Scheduler::pass`] has something to do.
     pub fn next_timer(&self) -> Option<Duration> {
-        self.agenda.timers.next().filter(|_| self.leading)
+        self.lent.agenda.timers.next().filter(|_| self.leading)
     }
 
     fn step(&mut self, now: Moment, decisions: usize) -> Effects {
         if now.mono >= self.age_at {
             self.age_at = now.mono + AGE;
-            let changes = self.world.age(now.mono, now.wall);
+            let changes = self.lent.world.age(now.mono, now.wall);
             self.react(&changes, now);
         }
         if !self.leading {
             return self.effects();
         }
-        while let Some(timer) = self.agenda.timers.pop(now.mono) {
+        while let Some(timer) = self.lent.agenda.timers.pop(now.mono) {
             self.fire(timer, now);
             self.route(now);
         }
-        self.agenda.queue.tick(now.mono);
-        let until = self.agenda.stats.work.done() + RUN;
+        self.lent.agenda.queue.tick(now.mono);
+        let until = self.lent.agenda.stats.work.done() + RUN;
         for _ in 0..decisions {
-            if self.agenda.stats.work.done() >= until {
+            if self.lent.agenda.stats.work.done() >= until {
                 break;
             }
             // A released place is assigned again before the next decision.
@@ -325,7 +301,7 @@ impl Scheduler {
                 None => break,
             }
             self.route(now);
-            self.world.count_decision();
+            self.lent.world.count_decision();
         }
         self.reconcile(now);
         self.effects()
@@ -335,7 +311,7 @@ impl Scheduler {
     pub fn report(&mut self, report: EffectResult, now: Moment) -> Effects {
         if let EffectResult::PodRead { pod, result: Ok(Some(facts)) } = report {
             let (uid, deleting) = (facts.handoff.pod.uid.clone(), facts.handoff.deleting.is_some());
-            let changes = self.world.apply(WorldEvent::PodRead(facts), now.mono, now.wall);
+            let changes = self.lent.world.apply(WorldEvent::PodRead(facts), now.mono, now.wall);
             self.react(&changes, now);
             let (mut cx, binder, ..) = self.split(now);
             binder.read_done(&mut cx, &pod, Some((&uid, deleting)));
@@ -405,7 +381,7 @@ impl Scheduler {
 
     /// Performs the steps that owners left, depth first: those that a step leaves run before its next sibling.
     fn route(&mut self, now: Moment) {
-        for step in std::mem::take(&mut self.agenda.steps) {
+        for step in std::mem::take(&mut self.lent.agenda.steps) {
             self.perform(step, now);
             self.route(now);
         }
@@ -424,7 +400,7 @@ impl Scheduler {
             }
             Step::Fail(id) => {
                 self.enqueue(id, now);
-                self.agenda.queue.fail(id, now.mono);
+                self.lent.agenda.queue.fail(id, now.mono);
             }
             Step::Permit(id) => {
                 if cx.reservations.permit(cx.terms, cx.world, cx.agenda, id) {
@@ -482,7 +458,10 @@ impl Scheduler {
         self.route(now);
         self.reconcile_jobs(now);
         if self.leading {
-            self.agenda.effects.extend(self.world.take_sample().map(|sample| Effect::RateMix(Box::new(sample))));
+            self.lent
+                .agenda
+                .effects
+                .extend(self.lent.world.take_sample().map(|sample| Effect::RateMix(Box::new(sample))));
         }
     }
 
@@ -641,7 +620,7 @@ impl Scheduler {
         if let Some(job) = &facts.spec.job {
             return Some(format!("TYJob {}", job.name));
         }
-        let book = self.world.gangs();
+        let book = self.lent.world.gangs();
         let named = facts.spec.gang.as_ref()?.named(book.defaults())?;
         let gang = named.gang.as_ref().ok().and_then(|id| book.gang(id));
         // A PodGroup without a gang rule leaves each pod alone.
@@ -750,7 +729,7 @@ mod tests {
         };
         scheduler
             .event(WorldEvent::Pod(Box::new(PodFacts { handoff, spec: PodSpec::default().into(), rank: None })), NOW);
-        scheduler.world.pod_by_key(&PodKey::new("ml", name)).unwrap().id
+        scheduler.lent.world.pod_by_key(&PodKey::new("ml", name)).unwrap().id
     }
 
     #[test]
@@ -759,7 +738,7 @@ mod tests {
         let [first, second] = ["first", "second"].map(|name| add_pod(&mut scheduler, name));
         // A failed bind leaves a report of its pod.
         let failed = BindEvent::Failed { pod: first, commit: None, why: "refused".to_owned(), requested: false };
-        scheduler.agenda.steps =
+        scheduler.lent.agenda.steps =
             vec![Step::Bind(failed), Step::Report(second, ConditionReason::Unschedulable, "no room".into())];
         scheduler.route(NOW);
         let effects = scheduler.effects();
@@ -771,6 +750,6 @@ mod tests {
             conditions.collect::<Vec<_>>(),
             [("first", ConditionReason::SchedulerError), ("second", ConditionReason::Unschedulable)]
         );
-        assert!(scheduler.agenda.steps.is_empty());
+        assert!(scheduler.lent.agenda.steps.is_empty());
     }
 }

@@ -19,10 +19,11 @@ use super::agenda::{Agenda, NEW_POD, Terms};
 use super::earmarks::Earmarks;
 use super::placing::{Placing, Rooms};
 use super::preemption::Preemption;
-use super::queue::Item;
+use super::queue::{Item, Queue};
 use super::reporter::Reporter;
 use super::reservations::Reservations;
 use super::select::index::Index;
+use super::settings::Config;
 
 /// All that one call may change, lent to the owner that is called. An owner lends of it to others only what they need.
 /// [`Binder`](crate::bind::Binder), [`Gangs`](crate::gang::Gangs) and [`TyJobs`](crate::tyjob::TyJobs) are not in here: they
@@ -44,6 +45,67 @@ pub struct Context<'a> {
     pub reporter: &'a mut Reporter,
     /// What is to be done.
     pub agenda: &'a mut Agenda,
+}
+
+/// The owners whose state a [`Context`] lends.
+pub struct LentOwners {
+    /// Facts from watches, and accounts.
+    pub world: World,
+    /// Verdicts on nodes by pod shape.
+    pub index: Index,
+    /// Room of pods that are not being bound yet.
+    pub reservations: Reservations,
+    /// Nominated pods and their victims.
+    pub preemption: Preemption,
+    /// Nodes that are kept for a group or pod.
+    pub earmarks: Earmarks,
+    /// What was reported of pods that wait.
+    pub reporter: Reporter,
+    /// What is to be done.
+    pub agenda: Agenda,
+}
+
+impl LentOwners {
+    /// They know nothing yet.
+    pub fn new(config: &Config) -> Self {
+        Self {
+            world: World::new(config.world.clone()),
+            index: Index::default(),
+            reservations: Reservations::default(),
+            preemption: Preemption::default(),
+            earmarks: Earmarks::default(),
+            reporter: Reporter::default(),
+            agenda: Agenda { queue: Queue::new(config.queue), ..Agenda::default() },
+        }
+    }
+
+    /// What explanations read of them.
+    #[must_use]
+    pub fn snapshot(&self) -> Self {
+        Self {
+            world: self.world.clone(),
+            index: Index::default(),
+            reservations: self.reservations.clone(),
+            preemption: self.preemption.clone(),
+            earmarks: self.earmarks.clone(),
+            reporter: self.reporter.clone(),
+            agenda: Agenda { queue: self.agenda.queue.clone(), ..Agenda::default() },
+        }
+    }
+
+    /// Lends them for one call.
+    pub fn context<'a>(&'a mut self, terms: Terms<'a>) -> Context<'a> {
+        Context {
+            terms,
+            world: &mut self.world,
+            index: &mut self.index,
+            reservations: &mut self.reservations,
+            preemption: &mut self.preemption,
+            earmarks: &mut self.earmarks,
+            reporter: &mut self.reporter,
+            agenda: &mut self.agenda,
+        }
+    }
 }
 
 impl Context<'_> {
