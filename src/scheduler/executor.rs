@@ -98,7 +98,7 @@ impl Executor {
                 _ => None,
             };
             let Ok(_permit) = this.permits.clone().acquire_owned().await else { return };
-            let lost = unanswered(&effect, this.limit);
+            let lost = unperformed(&effect, &format!("no answer within {:?}", this.limit));
             // Boxed, so that the thousands of tasks that may wait for a permit stay small.
             let answered = tokio::time::timeout(this.limit, Box::pin(this.request(effect))).await;
             if answered.is_err() {
@@ -113,29 +113,27 @@ impl Executor {
 
     async fn request(&self, effect: Effect) -> Option<EffectResult> {
         // A leader that loses its Lease stops writing before the Lease ends; reads do no harm.
-        let may_write = self.leadership.leads(clock::mono());
-        let failed = || LockResult::Failed("this scheduler does not lead any more".to_owned(), None);
+        if !matches!(effect, Effect::ReadPod { .. }) && !self.leadership.leads(clock::mono()) {
+            let report = unperformed(&effect, "this scheduler does not lead any more");
+            tracing::debug!(?report, "not written: this scheduler does not lead any more");
+            return report;
+        }
         match effect {
             Effect::Lock { ticket, node, old, new } => {
-                let result = match &old {
-                    _ if !may_write => failed(),
-                    None => answer(self.locks.set(&node, &new).await),
-                    Some(old) => answer(self.locks.take_over(&node, old, &new).await),
-                };
+                let result = answer(match &old {
+                    None => self.locks.set(&node, &new).await,
+                    Some(old) => self.locks.take_over(&node, old, &new).await,
+                });
                 tracing::info!(node = %node, lock = %new, took_over = old.as_deref(), ?result, "node lock");
                 Some(EffectResult::Lock { ticket, result })
             }
             Effect::Release { node, old, reason } => {
-                let result = if may_write { answer(self.locks.release(&node, &old).await) } else { failed() };
+                let result = answer(self.locks.release(&node, &old).await);
                 tracing::info!(node = %node, lock = %old, reason = %reason, ?result, "release of a node lock");
                 Some(EffectResult::Release { node, old, result })
             }
             Effect::Bind { ticket, pod, node, annotations } => {
-                let result = if may_write {
-                    self.pods.bind(&pod, &node, &*annotations).await
-                } else {
-                    BindResult::Unknown("this scheduler does not lead any more".to_owned(), None)
-                };
+                let result = self.pods.bind(&pod, &node, &*annotations).await;
                 tracing::info!(pod = %pod.key, uid = %pod.uid, node = %node, ?result, "binding");
                 Some(EffectResult::Bind { ticket, result })
             }
@@ -145,68 +143,50 @@ impl Executor {
                 Some(EffectResult::PodRead { pod, result })
             }
             Effect::Evict { pod, message } => {
-                if may_write {
-                    let result = self.pods.evict(&pod, &message).await;
-                    tracing::info!(pod = %pod.key, uid = %pod.uid, reason = %message, ?result, "evicted");
-                }
+                let result = self.pods.evict(&pod, &message).await;
+                tracing::info!(pod = %pod.key, uid = %pod.uid, reason = %message, ?result, "evicted");
                 None
             }
             Effect::MarkTimedOut { pod, key } => {
-                if may_write {
-                    let result = self.pods.annotate(&pod, key, "true").await;
-                    tracing::info!(pod = %pod.key, uid = %pod.uid, key, ?result, "marked");
-                }
+                let result = self.pods.annotate(&pod, key, "true").await;
+                tracing::info!(pod = %pod.key, uid = %pod.uid, key, ?result, "marked");
                 None
             }
             Effect::PodGroupStatus(write) => {
-                let result = if may_write { self.pod_groups.status(&write).await.map(Some) } else { Ok(None) };
+                let result = self.pod_groups.status(&write).await;
                 if let Err(error) = &result {
                     tracing::debug!(gang = %write.gang, %error, "status of a PodGroup not written");
                 }
-                let result = result.ok().flatten().map(Box::new);
+                let result = result.ok().map(Box::new);
                 Some(EffectResult::PodGroup { gang: write.gang, result })
             }
             Effect::MakePodGroup { gang, min, owners } => {
-                if may_write {
-                    let result = self.pod_groups.make(&gang, min, &owners).await;
-                    tracing::info!(gang = %gang, min, ?result, "PodGroup made");
-                }
+                let result = self.pod_groups.make(&gang, min, &owners).await;
+                tracing::info!(gang = %gang, min, ?result, "PodGroup made");
                 None
             }
             Effect::RemovePodGroup { gang, uid, version } => {
-                if may_write {
-                    let result = self.pod_groups.remove(&gang, &uid, &version).await;
-                    tracing::info!(gang = %gang, ?result, "PodGroup removed");
-                }
+                let result = self.pod_groups.remove(&gang, &uid, &version).await;
+                tracing::info!(gang = %gang, ?result, "PodGroup removed");
                 None
             }
             Effect::SelectNode { claim, version, node } => {
-                if may_write {
-                    let result = self.volumes.select_node(&claim, &version, &node).await;
-                    tracing::info!(claim = %claim, node = %node, ?result, "node selected for a claim");
-                }
+                let result = self.volumes.select_node(&claim, &version, &node).await;
+                tracing::info!(claim = %claim, node = %node, ?result, "node selected for a claim");
                 None
             }
             Effect::BindVolume { volume, version, claim, uid } => {
-                if may_write {
-                    let result = self.volumes.bind(&volume, &version, &claim, &uid).await;
-                    tracing::info!(volume = %volume, claim = %claim, ?result, "volume promised to a claim");
-                }
+                let result = self.volumes.bind(&volume, &version, &claim, &uid).await;
+                tracing::info!(volume = %volume, claim = %claim, ?result, "volume promised to a claim");
                 None
             }
             Effect::Nominate { pod, node } => {
                 let lost = EffectResult::NominationLost { pod: pod.uid.clone() };
-                if !may_write {
-                    return Some(lost);
-                }
                 let error = self.pods.nominate(&pod, node.as_deref()).await.err()?;
                 tracing::debug!(pod = %pod.key, %error, "nomination not written");
                 Some(lost)
             }
             Effect::Condition { pod, reason, message, first } => {
-                if !may_write {
-                    return Some(EffectResult::ConditionLost { pod: pod.uid });
-                }
                 let since = first.then(clock::wall);
                 match self.pods.unscheduled(&pod, reason, &message, since).await {
                     Ok(()) => None,
@@ -217,18 +197,12 @@ impl Executor {
                 }
             }
             Effect::Served { pod, node, served } => {
-                if may_write {
-                    let result = self.pods.served(&pod, &node, served).await;
-                    tracing::info!(pod = %pod.key, uid = %pod.uid, node = %node, served, ?result, "condition of its devices");
-                }
+                let result = self.pods.served(&pod, &node, served).await;
+                tracing::info!(pod = %pod.key, uid = %pod.uid, node = %node, served, ?result, "condition of its devices");
                 None
             }
             Effect::WriteJob { job, version, status } => {
-                let result = if may_write {
-                    self.jobs.write(&job, version, &status).await
-                } else {
-                    JobWriteResult::Failed("this scheduler does not lead any more".to_owned())
-                };
+                let result = self.jobs.write(&job, version, &status).await;
                 let places = status.allocations.len();
                 tracing::info!(job = %job.key, state = ?status.state, places, ?result, "TYJob status");
                 Some(EffectResult::JobWritten { job, result })
@@ -238,9 +212,9 @@ impl Executor {
     }
 }
 
-/// The report of an effect that had no answer in time.
-fn unanswered(effect: &Effect, limit: Duration) -> Option<EffectResult> {
-    let why = || format!("no answer within {limit:?}");
+/// The report of an effect that was not performed, or that had no answer in time.
+fn unperformed(effect: &Effect, why: &str) -> Option<EffectResult> {
+    let why = || why.to_owned();
     Some(match effect {
         Effect::Lock { ticket, .. } => EffectResult::Lock { ticket: *ticket, result: LockResult::Failed(why(), None) },
         Effect::Release { node, old, .. } => {
