@@ -109,10 +109,219 @@ impl Starter<'_> {
     fn all<K: Resource<DynamicType = ()>>(&self) -> Api<K> {
         Api::all(self.client.clone())
     }
+
+    /// Nodes; `locks` hears what their watch shows.
+    fn nodes(&mut self, lock_key: &str, locks: &NodeLocks) {
+        let (lock_key, locks) = (lock_key.to_owned(), locks.clone());
+        self.required(
+            "nodes",
+            move |node: LightNode| {
+                locks.observe(&node.metadata);
+                Some(WorldEvent::Node(node.facts(&lock_key)))
+            },
+            |gone| Some(WorldEvent::NodeGone(gone.name().into())),
+        );
+    }
+
+    /// Pods, with those of their labels that are selected.
+    fn pods(&mut self, labels: &SelectedLabels) {
+        self.required(
+            "pods",
+            {
+                let labels = labels.clone();
+                move |pod: LightPod| Some(WorldEvent::Pod(Box::new(labels.facts(pod))))
+            },
+            {
+                let labels = labels.clone();
+                move |gone| {
+                    labels.gone(&key(gone));
+                    Some(WorldEvent::PodGone(key(gone), PodUid::new(gone.uid())))
+                }
+            },
+        );
+    }
+
+    /// What node daemons and device drivers say of nodes. Slices are served since Kubernetes 1.34.
+    fn devices(&mut self, namespace: &str) {
+        self.optional(
+            "devices",
+            [self.all()],
+            |object: RawDevice| {
+                let (device, skipped) = object.read_for_scheduler();
+                let (_, unusable) = NodePool::from_device(&device);
+                let unusable = unusable.iter().map(ToString::to_string);
+                for problem in skipped.into_iter().chain(unusable) {
+                    let node = device.metadata.name.as_deref().unwrap_or_default();
+                    tracing::warn!(node, problem, "an entry of the Device object is not used");
+                }
+                Some(WorldEvent::Devices(Box::new(device)))
+            },
+            |gone| Some(WorldEvent::DevicesGone(gone.name().into())),
+        );
+        self.optional(
+            "agents",
+            [Api::namespaced(self.client.clone(), &AgentStatus::lease_namespace(namespace))],
+            LightLease::event,
+            |gone| agent_node(gone.name()).map(|node| WorldEvent::AgentGone(node.into())),
+        );
+        self.optional(
+            "resource slices",
+            [self.all()],
+            |slice: LightSlice| Some(WorldEvent::Slice(slice.metadata.name.clone()?.into(), slice.facts())),
+            |gone| Some(WorldEvent::Slice(gone.name().into(), None)),
+        );
+    }
+
+    /// Namespaces.
+    fn namespaces(&mut self) {
+        self.optional(
+            "namespaces",
+            [self.all()],
+            |namespace: Namespace| {
+                let labels = namespace.metadata.labels.unwrap_or_default();
+                Some(WorldEvent::Namespace(namespace.metadata.name?.into(), labels))
+            },
+            |gone| Some(WorldEvent::NamespaceGone(gone.name().into())),
+        );
+    }
+
+    /// Volumes, and where new ones can be made.
+    fn volumes(&mut self) {
+        self.optional(
+            "volumes",
+            [self.all()],
+            |volume: PersistentVolume| {
+                Some(WorldEvent::Volume(volume.metadata.name.clone()?.into(), volume_facts(&volume)))
+            },
+            |gone| Some(WorldEvent::VolumeGone(gone.name().into())),
+        );
+        self.optional(
+            "claims",
+            [self.all()],
+            |claim: PersistentVolumeClaim| {
+                let (key, facts) = claim_facts(&claim);
+                Some(WorldEvent::Claim(key, facts))
+            },
+            |gone| Some(WorldEvent::ClaimGone(key(gone))),
+        );
+        self.optional(
+            "storage classes",
+            [self.all()],
+            |class: StorageClass| Some(WorldEvent::Class(class.metadata.name.clone()?.into(), class_facts(&class))),
+            |gone| Some(WorldEvent::ClassGone(gone.name().into())),
+        );
+        self.optional(
+            "CSI drivers",
+            [self.all()],
+            |driver: CSIDriver| Some(WorldEvent::Driver(driver.metadata.name.clone()?.into(), driver_counts(&driver))),
+            |gone| Some(WorldEvent::Driver(gone.name().into(), false)),
+        );
+        self.optional(
+            "storage capacities",
+            [self.all()],
+            |capacity: CSIStorageCapacity| {
+                let facts = capacity_facts(&capacity);
+                let meta = capacity.metadata;
+                Some(WorldEvent::Capacity(PodKey::new(&meta.namespace?, &meta.name?), facts))
+            },
+            |gone| Some(WorldEvent::Capacity(key(gone), None)),
+        );
+    }
+
+    /// Disruption budgets, which select pods by labels.
+    fn budgets(&mut self, labels: &SelectedLabels) {
+        let labels = labels.clone();
+        self.optional(
+            "budgets",
+            [self.all()],
+            move |budget: PodDisruptionBudget| {
+                let (key, facts) = budget_facts(&budget);
+                facts.selector.iter().for_each(|selector| labels.note_selector(selector));
+                Some(WorldEvent::Budget(key, facts))
+            },
+            |gone| Some(WorldEvent::BudgetGone(key(gone))),
+        );
+    }
+
+    /// What admission allows the pods of TYJobs.
+    fn quotas(&mut self) {
+        self.limits(
+            "quotas",
+            |readable| WorldEvent::Readable("ResourceQuotas", readable),
+            |quota: ResourceQuota| {
+                Some(WorldEvent::Quota(key_of(&quota.metadata), Some(Box::new(QuotaRules::read(&quota)))))
+            },
+            |gone| Some(WorldEvent::Quota(key(gone), None)),
+        );
+        self.limits(
+            "limit ranges",
+            |readable| WorldEvent::Readable("LimitRanges", readable),
+            |range: LimitRange| {
+                let rules = LimitRangeRules::read(&range);
+                Some(WorldEvent::LimitRange(key_of(&range.metadata), Some(Box::new(rules))))
+            },
+            |gone| Some(WorldEvent::LimitRange(key(gone), None)),
+        );
+    }
+
+    /// TYJobs, whose pods select others by labels, and the priorities that admission gives to them.
+    fn jobs(&mut self, labels: &SelectedLabels) {
+        let labels = labels.clone();
+        self.optional(
+            "tyjobs",
+            [self.all()],
+            move |job| tyjob_event(job, &labels),
+            |gone| Some(WorldEvent::JobGone(JobIdentity { key: key(gone), uid: gone.uid().into() })),
+        );
+        self.optional(
+            "priority classes",
+            [self.all()],
+            |class: PriorityClass| {
+                let value = class.value.unwrap_or_default();
+                let never_preempts = class.preemption_policy.as_deref() == Some("Never");
+                let facts =
+                    PriorityClassFacts { value, default: class.global_default.unwrap_or(false), never_preempts };
+                Some(WorldEvent::PriorityClass(class.metadata.name?.into(), facts))
+            },
+            |gone| Some(WorldEvent::PriorityClassGone(gone.name().into())),
+        );
+    }
+
+    /// PodGroups, and the layers in which they are gathered.
+    fn pod_groups(&mut self, settings: &FeedSettings) {
+        for api in PodGroupApi::ALL {
+            let name = match api {
+                PodGroupApi::Sigs => "podgroups.scheduling.sigs.k8s.io",
+                PodGroupApi::Community => "podgroups.scheduling.x-k8s.io",
+                PodGroupApi::Kubernetes if settings.scheduling_groups => "podgroups.scheduling.k8s.io",
+                PodGroupApi::Kubernetes => continue,
+            };
+            self.optional(
+                name,
+                api.versions()
+                    .iter()
+                    .map(|version| Api::all_with(self.client.clone(), &api.resource_of(version)))
+                    .collect::<Vec<_>>(),
+                move |object: RawPodGroup| Some(WorldEvent::PodGroup(Box::new(object.facts(api)?))),
+                move |gone| Some(WorldEvent::PodGroupGone(api, GangId::new(gone.namespace(), gone.name()).ok()?)),
+            );
+        }
+        let topologies = ApiResource::from_gvk(&GroupVersionKind::gvk(
+            "scheduling.koordinator.sh",
+            "v1alpha1",
+            "ClusterNetworkTopology",
+        ));
+        self.optional(
+            "network topologies",
+            [Api::all_with(self.client.clone(), &topologies)],
+            |object: DynamicObject| network_topology_event(&object),
+            |gone| (gone.name() == NETWORK_TOPOLOGY).then_some(WorldEvent::Layers(None)),
+        );
+    }
 }
 
-/// Starts every feed; `locks` hears what the watch of nodes shows, and `labels` which labels of pods are selected. Returns the names whose [`FeedMessage::Synced`] completes the
-/// world.
+/// Starts every feed; `locks` hears what the watch of nodes shows, and `labels` which labels of pods are selected. Returns the names
+/// whose [`FeedMessage::Synced`] completes the world.
 pub fn start_feeds(
     client: &Client,
     settings: &FeedSettings,
@@ -122,180 +331,15 @@ pub fn start_feeds(
     tasks: &mut JoinSet<()>,
 ) -> BTreeSet<&'static str> {
     let mut feeds = Starter { client, out, tasks, names: BTreeSet::new() };
-    let (lock_key, locks) = (settings.lock_key.clone(), locks.clone());
-    feeds.required(
-        "nodes",
-        move |node: LightNode| {
-            locks.observe(&node.metadata);
-            Some(WorldEvent::Node(node.facts(&lock_key)))
-        },
-        |gone| Some(WorldEvent::NodeGone(gone.name().into())),
-    );
-    feeds.required(
-        "pods",
-        {
-            let labels = labels.clone();
-            move |pod: LightPod| Some(WorldEvent::Pod(Box::new(labels.facts(pod))))
-        },
-        {
-            let labels = labels.clone();
-            move |gone| {
-                labels.gone(&key(gone));
-                Some(WorldEvent::PodGone(key(gone), PodUid::new(gone.uid())))
-            }
-        },
-    );
-    feeds.optional(
-        "devices",
-        [feeds.all()],
-        |object: RawDevice| {
-            let (device, skipped) = object.read_for_scheduler();
-            let (_, unusable) = NodePool::from_device(&device);
-            let unusable = unusable.iter().map(ToString::to_string);
-            for problem in skipped.into_iter().chain(unusable) {
-                let node = device.metadata.name.as_deref().unwrap_or_default();
-                tracing::warn!(node, problem, "an entry of the Device object is not used");
-            }
-            Some(WorldEvent::Devices(Box::new(device)))
-        },
-        |gone| Some(WorldEvent::DevicesGone(gone.name().into())),
-    );
-    feeds.optional(
-        "agents",
-        [Api::namespaced(client.clone(), &AgentStatus::lease_namespace(&settings.namespace))],
-        LightLease::event,
-        |gone| agent_node(gone.name()).map(|node| WorldEvent::AgentGone(node.into())),
-    );
-    // Served since Kubernetes 1.34.
-    feeds.optional(
-        "resource slices",
-        [feeds.all()],
-        |slice: LightSlice| Some(WorldEvent::Slice(slice.metadata.name.clone()?.into(), slice.facts())),
-        |gone| Some(WorldEvent::Slice(gone.name().into(), None)),
-    );
-    feeds.optional(
-        "namespaces",
-        [feeds.all()],
-        |namespace: Namespace| {
-            let labels = namespace.metadata.labels.unwrap_or_default();
-            Some(WorldEvent::Namespace(namespace.metadata.name?.into(), labels))
-        },
-        |gone| Some(WorldEvent::NamespaceGone(gone.name().into())),
-    );
-    feeds.optional(
-        "volumes",
-        [feeds.all()],
-        |volume: PersistentVolume| {
-            Some(WorldEvent::Volume(volume.metadata.name.clone()?.into(), volume_facts(&volume)))
-        },
-        |gone| Some(WorldEvent::VolumeGone(gone.name().into())),
-    );
-    feeds.optional(
-        "claims",
-        [feeds.all()],
-        |claim: PersistentVolumeClaim| {
-            let (key, facts) = claim_facts(&claim);
-            Some(WorldEvent::Claim(key, facts))
-        },
-        |gone| Some(WorldEvent::ClaimGone(key(gone))),
-    );
-    feeds.optional(
-        "storage classes",
-        [feeds.all()],
-        |class: StorageClass| Some(WorldEvent::Class(class.metadata.name.clone()?.into(), class_facts(&class))),
-        |gone| Some(WorldEvent::ClassGone(gone.name().into())),
-    );
-    feeds.optional(
-        "CSI drivers",
-        [feeds.all()],
-        |driver: CSIDriver| Some(WorldEvent::Driver(driver.metadata.name.clone()?.into(), driver_counts(&driver))),
-        |gone| Some(WorldEvent::Driver(gone.name().into(), false)),
-    );
-    feeds.optional(
-        "storage capacities",
-        [feeds.all()],
-        |capacity: CSIStorageCapacity| {
-            let facts = capacity_facts(&capacity);
-            let meta = capacity.metadata;
-            Some(WorldEvent::Capacity(PodKey::new(&meta.namespace?, &meta.name?), facts))
-        },
-        |gone| Some(WorldEvent::Capacity(key(gone), None)),
-    );
-    let of_budgets = labels.clone();
-    feeds.optional(
-        "budgets",
-        [feeds.all()],
-        move |budget: PodDisruptionBudget| {
-            let (key, facts) = budget_facts(&budget);
-            facts.selector.iter().for_each(|selector| of_budgets.note_selector(selector));
-            Some(WorldEvent::Budget(key, facts))
-        },
-        |gone| Some(WorldEvent::BudgetGone(key(gone))),
-    );
-    feeds.limits(
-        "quotas",
-        |readable| WorldEvent::Readable("ResourceQuotas", readable),
-        |quota: ResourceQuota| {
-            Some(WorldEvent::Quota(key_of(&quota.metadata), Some(Box::new(QuotaRules::read(&quota)))))
-        },
-        |gone| Some(WorldEvent::Quota(key(gone), None)),
-    );
-    feeds.limits(
-        "limit ranges",
-        |readable| WorldEvent::Readable("LimitRanges", readable),
-        |range: LimitRange| {
-            let rules = LimitRangeRules::read(&range);
-            Some(WorldEvent::LimitRange(key_of(&range.metadata), Some(Box::new(rules))))
-        },
-        |gone| Some(WorldEvent::LimitRange(key(gone), None)),
-    );
-    let of_jobs = labels.clone();
-    feeds.optional(
-        "tyjobs",
-        [feeds.all()],
-        move |job| tyjob_event(job, &of_jobs),
-        |gone| Some(WorldEvent::JobGone(JobIdentity { key: key(gone), uid: gone.uid().into() })),
-    );
-    // The pods of a TYJob have no priority before admission gives it to them.
-    feeds.optional(
-        "priority classes",
-        [feeds.all()],
-        |class: PriorityClass| {
-            let value = class.value.unwrap_or_default();
-            let never_preempts = class.preemption_policy.as_deref() == Some("Never");
-            let facts = PriorityClassFacts { value, default: class.global_default.unwrap_or(false), never_preempts };
-            Some(WorldEvent::PriorityClass(class.metadata.name?.into(), facts))
-        },
-        |gone| Some(WorldEvent::PriorityClassGone(gone.name().into())),
-    );
-    for api in PodGroupApi::ALL {
-        let name = match api {
-            PodGroupApi::Sigs => "podgroups.scheduling.sigs.k8s.io",
-            PodGroupApi::Community => "podgroups.scheduling.x-k8s.io",
-            PodGroupApi::Kubernetes if settings.scheduling_groups => "podgroups.scheduling.k8s.io",
-            PodGroupApi::Kubernetes => continue,
-        };
-        feeds.optional(
-            name,
-            api.versions()
-                .iter()
-                .map(|version| Api::all_with(client.clone(), &api.resource_of(version)))
-                .collect::<Vec<_>>(),
-            move |object: RawPodGroup| Some(WorldEvent::PodGroup(Box::new(object.facts(api)?))),
-            move |gone| Some(WorldEvent::PodGroupGone(api, GangId::new(gone.namespace(), gone.name()).ok()?)),
-        );
-    }
-    let topologies = ApiResource::from_gvk(&GroupVersionKind::gvk(
-        "scheduling.koordinator.sh",
-        "v1alpha1",
-        "ClusterNetworkTopology",
-    ));
-    feeds.optional(
-        "network topologies",
-        [Api::all_with(client.clone(), &topologies)],
-        |object: DynamicObject| network_topology_event(&object),
-        |gone| (gone.name() == NETWORK_TOPOLOGY).then_some(WorldEvent::Layers(None)),
-    );
+    feeds.nodes(&settings.lock_key, locks);
+    feeds.pods(labels);
+    feeds.devices(&settings.namespace);
+    feeds.namespaces();
+    feeds.volumes();
+    feeds.budgets(labels);
+    feeds.quotas();
+    feeds.jobs(labels);
+    feeds.pod_groups(settings);
     feeds.tasks.spawn(labels.clone().read_again(client.clone(), out.clone()));
     feeds.names
 }
