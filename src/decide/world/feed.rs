@@ -6,6 +6,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use baton_contract::gang::GangId;
+use baton_contract::inventory::Device;
+use baton_contract::quota::LimitRangeRules;
 use baton_contract::{LockRead, PodKey, PodUid, Shared};
 
 use super::agent::LeaseSeen;
@@ -42,22 +44,8 @@ impl World {
                 }
             }
             WorldEvent::PodGone(key, uid) => self.pod_gone(&key, &uid, (now, wall), &mut changes),
-            WorldEvent::Devices(device) => {
-                let id = self.nodes.mention(device.metadata.name.as_deref().unwrap_or_default());
-                self.mix.devices_changed();
-                let before = self.nodes.suspicion(id);
-                if self.nodes.set_devices(id, &device, wall, &mut self.shared) {
-                    self.node_changed(id, Wake::DEVICES, &mut changes);
-                }
-                self.nodes.suspects_changed(id, before, &mut changes);
-            }
-            WorldEvent::DevicesGone(name) => {
-                if let Some(id) = self.node_id(&name) {
-                    let before = self.nodes.suspicion(id);
-                    self.change_node(&name, &mut changes, Wake::DEVICES, |node, _| node.stock.take().is_some());
-                    self.nodes.suspects_changed(id, before, &mut changes);
-                }
-            }
+            WorldEvent::Devices(device) => self.devices_set(&device, wall, &mut changes),
+            WorldEvent::DevicesGone(name) => self.devices_gone(&name, &mut changes),
             WorldEvent::Agent { node, status, version, renewed } => {
                 let id = self.nodes.mention(&node);
                 let status = status.map(|status| self.shared.agent(status));
@@ -69,17 +57,7 @@ impl World {
             WorldEvent::AgentGone(name) => {
                 self.change_node(&name, &mut changes, Wake::NONE, |node, _| node.agent.take().is_some());
             }
-            WorldEvent::Slice(name, facts) => {
-                let facts = facts.filter(|facts| SliceFacts::is_gpu_driver(&facts.driver));
-                let left = self.nodes.move_slice(&name, facts.as_ref().map(|facts| facts.node.clone()));
-                if let Some(node) = left.filter(|node| facts.as_ref().is_none_or(|facts| facts.node != *node)) {
-                    self.change_node(&node, &mut changes, Wake::DEVICES, |node, _| node.leave_slice(&name));
-                }
-                if let Some(SliceFacts { node, driver }) = facts {
-                    self.nodes.mention(&node);
-                    self.change_node(&node, &mut changes, Wake::NONE, |node, _| node.enter_slice(name, driver));
-                }
-            }
+            WorldEvent::Slice(name, facts) => self.slice_set(name, facts, &mut changes),
             WorldEvent::Namespace(name, labels) => {
                 self.namespaces.insert(name, labels);
                 changes.wake = Wake::NAMESPACE;
@@ -111,14 +89,7 @@ impl World {
                 let changed = self.quotas.quota(key, rules.map(|rules| *rules));
                 self.jobs.allowance_changed(changed.then_some(namespace), &mut changes);
             }
-            WorldEvent::LimitRange(key, rules) => {
-                let namespace = key.namespace.clone();
-                if self.quotas.limit_range(key, rules.map(|rules| *rules)) {
-                    let quotas = &self.quotas;
-                    self.jobs.limits_changed(&namespace, &mut changes, |facts| quotas.fill(facts));
-                    self.jobs.allowance_changed(Some(namespace), &mut changes);
-                }
-            }
+            WorldEvent::LimitRange(key, rules) => self.limit_range_set(key, rules.map(|rules| *rules), &mut changes),
             WorldEvent::Readable(name, readable) => {
                 if self.quotas.readable(name, readable) && self.jobs.any() {
                     changes.wake = Wake::QUOTA;
@@ -215,6 +186,45 @@ impl World {
         changes.served.extend(self.note_served(id, before, now));
     }
 
+    fn devices_set(&mut self, device: &Device, wall: Timestamp, changes: &mut Changes) {
+        let id = self.nodes.mention(device.metadata.name.as_deref().unwrap_or_default());
+        self.mix.devices_changed();
+        let before = self.nodes.suspicion(id);
+        if self.nodes.set_devices(id, device, wall, &mut self.shared) {
+            self.node_changed(id, Wake::DEVICES, changes);
+        }
+        self.nodes.suspects_changed(id, before, changes);
+    }
+
+    fn devices_gone(&mut self, name: &str, changes: &mut Changes) {
+        let Some(id) = self.node_id(name) else { return };
+        let before = self.nodes.suspicion(id);
+        self.change_node(name, changes, Wake::DEVICES, |node, _| node.stock.take().is_some());
+        self.nodes.suspects_changed(id, before, changes);
+    }
+
+    /// A slice has come, changed, moved to another node or, with `None`, gone.
+    fn slice_set(&mut self, name: Box<str>, facts: Option<SliceFacts>, changes: &mut Changes) {
+        let facts = facts.filter(|facts| SliceFacts::is_gpu_driver(&facts.driver));
+        let left = self.nodes.move_slice(&name, facts.as_ref().map(|facts| facts.node.clone()));
+        if let Some(node) = left.filter(|node| facts.as_ref().is_none_or(|facts| facts.node != *node)) {
+            self.change_node(&node, changes, Wake::DEVICES, |node, _| node.leave_slice(&name));
+        }
+        if let Some(SliceFacts { node, driver }) = facts {
+            self.nodes.mention(&node);
+            self.change_node(&node, changes, Wake::NONE, |node, _| node.enter_slice(name, driver));
+        }
+    }
+
+    fn limit_range_set(&mut self, key: PodKey, rules: Option<LimitRangeRules>, changes: &mut Changes) {
+        let namespace = key.namespace.clone();
+        if self.quotas.limit_range(key, rules) {
+            let quotas = &self.quotas;
+            self.jobs.limits_changed(&namespace, changes, |facts| quotas.fill(facts));
+            self.jobs.allowance_changed(Some(namespace), changes);
+        }
+    }
+
     /// The pod that a node's lock names, and since when.
     fn lock_holder(&self, id: NodeId) -> Option<(PodId, Duration)> {
         let lock = &self.nodes.get(id)?.lock;
@@ -255,15 +265,7 @@ impl World {
         }
         let id = known.unwrap_or_else(|| self.pods.next_id());
         let old = self.pods.get(id);
-        // A watch may lag behind a live read: a bound pod is never unbound, and one that ended by its kubelet's word never runs
-        // again. What another client wrote of one that runs, or is to start, is taken back by its kubelet.
-        let is_final = |of: &PodFacts| of.handoff.has_ended() && (of.handoff.has_started() || of.spec.refused);
-        let stale = |old: &Pod| match old.place {
-            Place::Bound(_) => facts.handoff.node.is_none(),
-            Place::Ended => !ended && (is_final(&old.facts) || facts.handoff.node.is_none()),
-            Place::Waiting | Place::Assumed(_) => false,
-        };
-        if old.is_some_and(stale) {
+        if old.is_some_and(|old| is_ahead(old, &facts)) {
             return;
         }
         let bound = facts.handoff.node.is_some() && !ended;
@@ -274,25 +276,10 @@ impl World {
         let (old_place, old_devices) = old.map_or((Place::Waiting, None), |old| (old.place, old.devices.clone()));
         let old_exclusive = old.map(|old| old.exclusive).unwrap_or_default();
         let served = old.and_then(|old| old.served);
-        let left = old.and_then(|old| old.leaves);
-        let leaves = facts.handoff.deleting.map(|deletion| {
-            let ends = now.0.saturating_add(Duration::from_secs(deletion.grace_seconds.try_into().unwrap_or(0)));
-            left.map_or(ends, |known| known.min(ends))
-        });
-        // One that is being deleted is not counted any more by spread constraints.
-        let recounted = old.is_some_and(|old| {
-            let is_leaving = |of: &PodFacts| of.handoff.deleting.is_some();
-            old.facts.spec.labels != facts.spec.labels || is_leaving(&old.facts) != is_leaving(&facts)
-        });
-        // Our own choice, confirmed: the node's accounts stay as they are, and the node need not be judged again.
-        let confirmed = old.is_some_and(|old| {
-            let here = facts.handoff.node.as_deref().and_then(|name| self.node_id(name));
-            bound
-                && matches!(old.place, Place::Assumed(node) if Some(node) == here)
-                && old.devices == recorded
-                && old.facts.spec == facts.spec
-                && old.facts.handoff.containers == facts.handoff.containers
-        });
+        let leaves = leaves_at(old, &facts, now.0);
+        let recounted = old.is_some_and(|old| is_recounted(old, &facts));
+        // The node's accounts stay as they are, and the node need not be judged again.
+        let confirmed = bound && old.is_some_and(|old| self.confirms(old, &facts, recorded.as_ref()));
         if old.is_some() {
             if ended && facts.handoff.any_runs() {
                 self.keep_devices(id, now);
@@ -348,6 +335,15 @@ impl World {
         self.note_job(id, changes);
         changes.pods.push(id);
         changes.ended.extend((place == Place::Ended && old_place != place).then_some(id));
+    }
+
+    /// What was assumed of a pod has come true as it was chosen.
+    fn confirms(&self, old: &Pod, facts: &PodFacts, recorded: Option<&Held>) -> bool {
+        let here = facts.handoff.node.as_deref().and_then(|name| self.node_id(name));
+        matches!(old.place, Place::Assumed(node) if Some(node) == here)
+            && old.devices.as_ref() == recorded
+            && old.facts.spec == facts.spec
+            && old.facts.handoff.containers == facts.handoff.containers
     }
 
     /// Lets a change of a PodGroup happen, and its pods follow the priority that it states.
@@ -440,4 +436,28 @@ impl World {
         let claim = pod.and_then(|pod| Some((pod.key(), pod.facts.spec.job.as_ref()?)));
         changes.jobs.extend(claim.map(|(key, claim)| PodKey::new(&key.namespace, &claim.name)));
     }
+}
+
+/// What is known of a pod is newer. A watch may lag behind a live read: a bound pod is never unbound, and one that ended by its
+/// kubelet's word never runs again. What another client wrote of one that runs, or is to start, is taken back by its kubelet.
+fn is_ahead(known: &Pod, facts: &PodFacts) -> bool {
+    let is_final = |of: &PodFacts| of.handoff.has_ended() && (of.handoff.has_started() || of.spec.refused);
+    match known.place {
+        Place::Bound(_) => facts.handoff.node.is_none(),
+        Place::Ended => !facts.handoff.phase.is_terminal() && (is_final(&known.facts) || facts.handoff.node.is_none()),
+        Place::Waiting | Place::Assumed(_) => false,
+    }
+}
+
+/// Monotonic time at which the grace period of a pod that is being deleted is over, as it was first known.
+fn leaves_at(old: Option<&Pod>, facts: &PodFacts, now: Duration) -> Option<Duration> {
+    let grace = Duration::from_secs(facts.handoff.deleting?.grace_seconds.try_into().unwrap_or(0));
+    let ends = now.saturating_add(grace);
+    Some(old.and_then(|old| old.leaves).map_or(ends, |known| known.min(ends)))
+}
+
+/// Spread constraints count it in another way: by other labels, or not any more, since it is being deleted.
+fn is_recounted(old: &Pod, facts: &PodFacts) -> bool {
+    let is_leaving = |of: &PodFacts| of.handoff.deleting.is_some();
+    old.facts.spec.labels != facts.spec.labels || is_leaving(&old.facts) != is_leaving(facts)
 }
