@@ -336,11 +336,12 @@ fn plugins_config(
         budget: timings.rpc_budget,
         grace: timings.shutdown_grace,
         calls,
-        on_registration: Arc::new(move |resource, result| {
-            if let Err(why) = result {
+        on_registration: Arc::new(move |resource, result| match result {
+            Ok(()) => handoff.registered(),
+            Err(why) => {
                 metrics.registration_lost(resource, why);
+                handoff.registration_lost();
             }
-            handoff.registration(result.is_ok());
         }),
     }
 }

@@ -58,8 +58,10 @@ pub trait Handoff: HeldDevices {
     fn calls(self: Arc<Self>) -> Arc<dyn DeviceCalls>;
     /// Changes when what is handed out did; 0 while that is not known.
     fn handed_out(&self) -> watch::Receiver<u64>;
-    /// The kubelet has taken a registration, or one was lost: it may have started again.
-    fn registration(&self, stands: bool);
+    /// The kubelet has taken a registration.
+    fn registered(&self);
+    /// A registration was lost: the kubelet may have started again.
+    fn registration_lost(&self);
     /// How surely callers are identified.
     fn identity(&self) -> watch::Receiver<Identity>;
     /// What schedulers have to know of this node's pods; `None` until ledger, pods and lock are known.
@@ -322,8 +324,12 @@ impl Handoff for NodeHandoff {
         self.handed_out.subscribe()
     }
 
-    fn registration(&self, stands: bool) {
-        self.service.registration(stands);
+    fn registered(&self) {
+        self.service.registered();
+    }
+
+    fn registration_lost(&self) {
+        self.service.registration_lost();
     }
 
     fn identity(&self) -> watch::Receiver<Identity> {

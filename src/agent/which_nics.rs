@@ -37,8 +37,9 @@ impl WhichNics {
         let of_nic = |nic: &&NicInfo| {
             // Where only the functions of a NIC are handed out, the host keeps the path that it has.
             let divided = apart && !matches!(&nic.function, PciFunction::Physical { vfs } if vfs.is_empty());
-            let facts = facts(nic, is_proven(nic.bdf));
-            NicFacts { carries: facts.carries.filter(|_| !divided), ..facts }
+            let facts = facts_of(nic);
+            let alive = is_proven(nic.bdf) || facts.alive;
+            NicFacts { carries: facts.carries.filter(|_| !divided), alive, ..facts }
         };
         let all: Vec<NicFacts> = listed.iter().map(of_nic).collect();
         let choice = nics::choose(selector, &all);
@@ -48,7 +49,7 @@ impl WhichNics {
         }
         // A function goes with its NIC. One that the operator excludes, or that the host's own traffic uses, stays with the host.
         for (nic, pf) in in_view.iter().filter_map(|nic| Some((nic, parent(nic)?))) {
-            let facts = facts(nic, true);
+            let facts = NicFacts { alive: true, ..facts_of(nic) };
             let excluded = selector.excludes(&facts).map(|term| format!("--rdma-select={term} excludes it"));
             let used = facts.carries.filter(|_| selector.asks_for(&facts_of(nic)) != Some(true));
             let used = used.map(|route| format!("it carries the node's default route ({route})"));
@@ -116,10 +117,6 @@ fn named(nic: &NicInfo, machine: &Machine) -> Option<NicInfo> {
 }
 
 fn facts_of(nic: &NicInfo) -> NicFacts {
-    facts(nic, false)
-}
-
-fn facts(nic: &NicInfo, is_proven: bool) -> NicFacts {
     NicFacts {
         name: nic.ibdev.clone(),
         interfaces: nic.netdevs.clone(),
@@ -128,6 +125,6 @@ fn facts(nic: &NicInfo, is_proven: bool) -> NicFacts {
         driver: nic.driver.clone(),
         address: nic.bdf.to_string(),
         carries: nic.carries.clone(),
-        alive: is_proven || nic.ports.iter().any(|port| port.state.is_linked()),
+        alive: nic.ports.iter().any(|port| port.state.is_linked()),
     }
 }

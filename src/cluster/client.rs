@@ -120,7 +120,7 @@ async fn configuration(kubeconfig: Option<&Path>, context: Option<&str>) -> Resu
         (None, None) => {
             let config = Config::infer().await.map_err(|source| ConnectError::Infer { source })?;
             let named = Kubeconfig::read().is_ok_and(|file| names_proxy(&file, None));
-            return Ok(without_environment_proxy(config, named));
+            return Ok(if named { config } else { without_environment_proxy(config) });
         }
     };
     if let Some(name) = context.filter(|name| file.contexts.iter().all(|known| known.name != **name)) {
@@ -130,7 +130,7 @@ async fn configuration(kubeconfig: Option<&Path>, context: Option<&str>) -> Resu
     let named = names_proxy(&file, context);
     let options = KubeConfigOptions { context: context.map(str::to_owned), ..KubeConfigOptions::default() };
     let config = Config::from_custom_kubeconfig(file, &options).await.map_err(failed)?;
-    Ok(without_environment_proxy(config, named))
+    Ok(if named { config } else { without_environment_proxy(config) })
 }
 
 /// One file, or several as in `KUBECONFIG=a:b`: the first one wins, and missing files are skipped.
@@ -154,8 +154,8 @@ fn names_proxy(file: &Kubeconfig, context: Option<&str>) -> bool {
 
 /// The library takes `HTTPS_PROXY` for the cluster's proxy and ignores `NO_PROXY`. The API server of a cluster is reached
 /// directly, unless the kubeconfig names a proxy.
-fn without_environment_proxy(mut config: Config, named: bool) -> Config {
-    if let Some(proxy) = config.proxy_url.take_if(|_| !named) {
+fn without_environment_proxy(mut config: Config) -> Config {
+    if let Some(proxy) = config.proxy_url.take() {
         tracing::info!(%proxy, "the proxy of the environment is not used for the API server; name it as proxy-url in the kubeconfig if it must be");
     }
     config

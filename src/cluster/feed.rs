@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures::{Stream, StreamExt};
 use kube::Resource;
 use kube::api::{Api, ObjectMeta};
-use kube::runtime::watcher::{self, Config, Event};
+use kube::runtime::watcher::{self, Config, Event, InitialListStrategy};
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 
@@ -102,17 +102,17 @@ where
     pub async fn run(self, out: mpsc::Sender<FeedMessage<E>>) {
         // Every object that the receiver has been shown and that is not gone for it.
         let mut known = BTreeSet::new();
-        let mut streaming = true;
+        let mut lists = InitialListStrategy::StreamingList;
         let mut absent = Backoff::new(ABSENT.0, ABSENT.1);
         let mut version = 0;
         loop {
             let Some(api) = self.apis.get(version) else { return };
-            let config = if streaming { self.config.clone().streaming_lists() } else { self.config.clone() };
+            let config = Config { initial_list_strategy: lists.clone(), ..self.config.clone() };
             let stream = patient(watcher::watcher(api.clone(), config), CENTRAL);
-            match self.follow(stream, streaming, &mut known, &mut absent, &out).await {
+            match self.follow(stream, &lists, &mut known, &mut absent, &out).await {
                 FeedEnd::NoStreamingLists => {
                     tracing::info!(feed = self.name, "the API server has no streaming lists: listing in pages");
-                    streaming = false;
+                    lists = InitialListStrategy::ListWatch;
                 }
                 FeedEnd::Absent if version + 1 < self.apis.len() => version += 1,
                 FeedEnd::Absent => {
@@ -141,11 +141,12 @@ where
     async fn follow(
         &self,
         stream: impl Stream<Item = watcher::Result<Event<K>>>,
-        streaming: bool,
+        lists: &InitialListStrategy,
         known: &mut BTreeSet<WatchedObject>,
         absent: &mut Backoff,
         out: &mpsc::Sender<FeedMessage<E>>,
     ) -> FeedEnd {
+        let streaming = *lists == InitialListStrategy::StreamingList;
         let mut stream = std::pin::pin!(stream);
         // Of what the receiver knows, what the list under way has not shown; and whether that list has shown anything.
         let (mut unseen, mut shown) = (BTreeSet::new(), false);
@@ -311,7 +312,7 @@ mod tests {
         }
 
         /// Shows all of it to the feed, which gives up streaming at most once.
-        async fn follow(&mut self, shown: Vec<watcher::Result<Event<ConfigMap>>>, streaming: &mut bool) {
+        async fn follow(&mut self, shown: Vec<watcher::Result<Event<ConfigMap>>>, lists: &mut InitialListStrategy) {
             let named = |of: &WatchedObject| (of.name().to_owned(), of.uid().to_owned());
             let feed: Feed<ConfigMap, (bool, (String, String))> = Feed {
                 name: "objects",
@@ -325,10 +326,9 @@ mod tests {
             let (out, mut messages) = mpsc::channel(1024);
             let mut shown = stream::iter(shown);
             let mut absent = Backoff::new(ABSENT.0, ABSENT.1);
-            while feed.follow(&mut shown, *streaming, &mut self.known, &mut absent, &out).await
-                == FeedEnd::NoStreamingLists
+            while feed.follow(&mut shown, lists, &mut self.known, &mut absent, &out).await == FeedEnd::NoStreamingLists
             {
-                assert!(std::mem::take(streaming), "it lists in pages already");
+                assert_eq!(std::mem::take(lists), InitialListStrategy::StreamingList, "it lists in pages already");
                 // The watch that begins instead shows all objects.
                 shown = stream::iter(
                     std::iter::once(Ok(Event::Init)).chain(shown.collect::<Vec<_>>().await).collect::<Vec<_>>(),
@@ -350,11 +350,11 @@ mod tests {
         for seed in 0..2_000 {
             let (dice, objects) = (fastrand::Rng::with_seed(seed), std::collections::BTreeMap::new());
             let mut scene = Scene { dice, objects, known: BTreeSet::new(), received: BTreeSet::new(), created: 0 };
-            let mut streaming = true;
+            let mut lists = InitialListStrategy::StreamingList;
             for _ in 0..4 {
                 scene.writes();
                 let shown = scene.watch();
-                scene.follow(shown, &mut streaming).await;
+                scene.follow(shown, &mut lists).await;
                 let there: BTreeSet<_> =
                     scene.objects.iter().map(|(name, uid)| (name.to_string(), uid.to_string())).collect();
                 assert_eq!(scene.received, there, "seed {seed}");
@@ -374,7 +374,15 @@ mod tests {
             let refused = kube::core::Status::failure("no", "Forbidden").with_code(code).boxed();
             let refused = watcher::Error::InitialListFailed(kube::Error::Api(refused));
             let (mut known, mut absent) = (BTreeSet::new(), Backoff::new(ABSENT.0, ABSENT.1));
-            let end = feed.follow(stream::iter([Err(refused)]), true, &mut known, &mut absent, &out).await;
+            let end = feed
+                .follow(
+                    stream::iter([Err(refused)]),
+                    &InitialListStrategy::StreamingList,
+                    &mut known,
+                    &mut absent,
+                    &out,
+                )
+                .await;
             assert_eq!(end, FeedEnd::ReceiverDropped);
             drop(out);
             let mut said = Vec::new();
@@ -396,11 +404,11 @@ mod tests {
             created: 2,
         };
         let whole = || [Ok(Event::Init), Ok(Event::InitApply(Scene::object(1, 1)))];
-        let mut streaming = true;
+        let mut lists = InitialListStrategy::StreamingList;
         let broken = whole().into_iter().chain([Err(watcher::Error::NoResourceVersion)]).chain(whole());
-        scene.follow(broken.collect(), &mut streaming).await;
-        assert!(streaming, "the connection broke, not the server's list");
-        scene.follow(whole().into_iter().chain(whole()).collect(), &mut streaming).await;
-        assert!(!streaming, "a list without an end");
+        scene.follow(broken.collect(), &mut lists).await;
+        assert_eq!(lists, InitialListStrategy::StreamingList, "the connection broke, not the server's list");
+        scene.follow(whole().into_iter().chain(whole()).collect(), &mut lists).await;
+        assert_eq!(lists, InitialListStrategy::ListWatch, "a list without an end");
     }
 }

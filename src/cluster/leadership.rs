@@ -154,12 +154,12 @@ pub struct Campaign {
 }
 
 impl Campaign {
-    /// Runs for leadership; without elections this process leads for ever.
-    pub fn start(client: Client, elect: bool, config: LeaseConfig) -> Self {
-        let leadership = if elect { Leadership::default() } else { Leadership::forever() };
+    /// Runs for leadership by this Lease; without one this process leads for ever.
+    pub fn start(client: Client, lease: Option<LeaseConfig>) -> Self {
+        let leadership = if lease.is_some() { Leadership::default() } else { Leadership::forever() };
         let (changed_out, changed) = watch::channel(0);
         let retire = CancellationToken::new();
-        let task = elect.then(|| {
+        let task = lease.map(|config| {
             tokio::spawn(campaign(LeaseCandidate::new(client, config), leadership.clone(), changed_out, retire.clone()))
         });
         Self { leadership, changed, retire, task }

@@ -149,7 +149,8 @@ impl SchedulerDaemon {
             tokio::spawn(server.serve(extender::router(front.clone()), stop.clone()));
         }
         let instance = identity(&options.leader.identity, "scheduler");
-        let mut campaign = Campaign::start(client.clone(), options.leader.elect, lease_config(&options, &instance));
+        let lease = options.leader.elect.then(|| lease_config(&options, &instance));
+        let mut campaign = Campaign::start(client.clone(), lease);
         let leadership = campaign.leadership.clone();
         let backpressure = Backpressure::new(options.concurrency * DECISIONS_PER_PERMIT);
         let (notices, _writer) =

@@ -76,8 +76,8 @@ impl Controller {
         let (pulse, last_pulse) = watch::channel(clock::mono());
         tokio::spawn(ports.serve(answers(metrics.clone(), last_pulse), stop.clone()));
         let name = identity(&options.leader.identity, "controller");
-        let config = options.leader.config(&options.namespace, &name);
-        let mut campaign = Campaign::start(client.clone(), options.leader.elect, config);
+        let lease = options.leader.elect.then(|| options.leader.config(&options.namespace, &name));
+        let mut campaign = Campaign::start(client.clone(), lease);
         let (leadership, mut changed) = (campaign.leadership.clone(), campaign.changed.clone());
         let (notices, _writer) =
             Notices::start(client.clone(), &options.leader.lease_name, &name, || std::future::ready(()));

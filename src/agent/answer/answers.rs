@@ -99,8 +99,8 @@ impl Answerer for AllocateAnswers {
             return Err(AnswerError { why: why.clone(), blame: Some(Blame::Node(kind.clone())) });
         }
         if !gpus.is_empty() {
-            let parts =
-                gpus.iter().map(|entry| find(&table, &entry.id, &DeviceType::Gpu, self.options.names_gpu_nodes()));
+            let find_gpu = if self.options.names_gpu_nodes() { find_node } else { find };
+            let parts = gpus.iter().map(|entry| find_gpu(&table, &entry.id, &DeviceType::Gpu));
             let parts = parts.collect::<Result<Vec<_>, _>>()?;
             add_gpus(&mut answer, &parts, &table, &self.options);
             if grant.shares {
@@ -108,7 +108,7 @@ impl Answerer for AllocateAnswers {
                     gpus.iter().zip(&parts).map(|(entry, (_, of))| (of.bdf, *entry)).collect();
                 in_container.sort_by_key(|(bdf, _)| *bdf);
                 let in_container: Vec<&DeviceEntry> = in_container.into_iter().map(|(_, entry)| entry).collect();
-                answer.envs.extend(share_env(&in_container, self.options.share_isolation == ShareIsolation::Mps));
+                answer.envs.extend(share_env(&in_container, self.options.share_isolation));
                 match self.options.share_isolation {
                     ShareIsolation::None => {}
                     ShareIsolation::Mps => reach_mps(&mut answer, &self.options.mps_root),
@@ -118,7 +118,7 @@ impl Answerer for AllocateAnswers {
         }
         if !nics.is_empty() {
             let ids = nics.iter().flat_map(|entry| given(entry));
-            let parts = ids.map(|id| find(&table, id, &DeviceType::Rdma, true));
+            let parts = ids.map(|id| find_node(&table, id, &DeviceType::Rdma));
             let apart = *grant.resource == *self.options.rdma_vf_resource;
             add_nics(&mut answer, (&parts.collect::<Result<Vec<_>, _>>()?, apart), &table, &self.options);
         }
@@ -195,18 +195,24 @@ fn given(entry: &DeviceEntry) -> Vec<&DeviceId> {
     }
 }
 
-/// The device as this machine knows it: what an assignment says is only ever looked up, never used as a name. Where the
-/// answer is made of device nodes, one without a node is no answer.
+/// The device as this machine knows it: what an assignment says is only ever looked up, never used as a name.
 fn find<'a>(
     table: &'a DeviceTable,
     id: &DeviceId,
     kind: &DeviceType,
-    by_node: bool,
 ) -> Result<(&'a DeviceId, &'a DeviceNodes), AnswerError> {
     let found = table.devices.get_key_value(id).filter(|(_, parts)| parts.kind == *kind);
-    let unknown = || AnswerError { why: format!("{kind} {id} is not in this machine"), blame: None };
-    let (id, parts) = found.ok_or_else(unknown)?;
-    if by_node && parts.nodes.is_empty() {
+    found.ok_or_else(|| AnswerError { why: format!("{kind} {id} is not in this machine"), blame: None })
+}
+
+/// The same for an answer that is made of device nodes: a device without one is no answer.
+fn find_node<'a>(
+    table: &'a DeviceTable,
+    id: &DeviceId,
+    kind: &DeviceType,
+) -> Result<(&'a DeviceId, &'a DeviceNodes), AnswerError> {
+    let (id, parts) = find(table, id, kind)?;
+    if parts.nodes.is_empty() {
         let why = parts.missing.as_deref().unwrap_or("check the driver there");
         let why = format!("{kind} {id} has no device node on this node: {why}");
         return Err(AnswerError { why, blame: Some(Blame::Device(id.clone())) });
@@ -368,7 +374,7 @@ const MPS_PIPE: &str = "/mps/nvidia.com/gpu/pipe";
 /// Variables of a share over `entries`, in the order of the container's devices: by PCI address, as NVML counts them. CUDA does so
 /// only where `CUDA_DEVICE_ORDER` is `PCI_BUS_ID`; by default it puts the fastest first (CUDA programming guide, "CUDA environment
 /// variables"). So where the limits differ, and a mistaken number would matter, the order is said too.
-fn share_env(entries: &[&DeviceEntry], mps: bool) -> BTreeMap<String, String> {
+fn share_env(entries: &[&DeviceEntry], isolation: ShareIsolation) -> BTreeMap<String, String> {
     let mut env = BTreeMap::new();
     // One number for all devices of the container: the smallest, so that no device is overused.
     let core = entries.iter().map(|entry| entry.amount(key::GPU_CORE)).filter(|core| *core > 0).min();
@@ -387,7 +393,7 @@ fn share_env(entries: &[&DeviceEntry], mps: bool) -> BTreeMap<String, String> {
     if let Some(core) = core {
         env.insert("CUDA_DEVICE_SM_LIMIT".to_owned(), core.to_string());
     }
-    if mps {
+    if isolation == ShareIsolation::Mps {
         if let Some(core) = core {
             env.insert("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE".to_owned(), core.to_string());
         }

@@ -196,7 +196,7 @@ fn a_share_of_two_gpus_names_each_memory_and_the_smaller_compute() {
         extension: None,
     };
     let (a, b) = (entry("GPU-a", 50, 40), entry("GPU-b", 30, 20));
-    let plain = share_env(&[&a, &b], false);
+    let plain = share_env(&[&a, &b], ShareIsolation::None);
     let expected = [
         ("CUDA_DEVICE_MEMORY_LIMIT_0", "40960m"),
         ("CUDA_DEVICE_MEMORY_LIMIT_1", "20480m"),
@@ -204,10 +204,10 @@ fn a_share_of_two_gpus_names_each_memory_and_the_smaller_compute() {
         ("CUDA_DEVICE_SM_LIMIT", "30"),
     ];
     assert_eq!(plain, expected.map(|(k, v)| (k.to_owned(), v.to_owned())).into());
-    let mps = share_env(&[&a, &b], true);
+    let mps = share_env(&[&a, &b], ShareIsolation::Mps);
     assert_eq!(mps["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"], "30");
     assert_eq!(mps["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"], "0=40960M,1=20480M");
-    assert!(share_env(&[&entry("GPU-c", 0, 0)], true).is_empty());
+    assert!(share_env(&[&entry("GPU-c", 0, 0)], ShareIsolation::Mps).is_empty());
 }
 
 #[test]

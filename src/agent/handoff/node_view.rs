@@ -7,7 +7,7 @@ use futures::{Stream, StreamExt};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::PartialObjectMeta;
-use kube::runtime::watcher::{self, Event, watcher};
+use kube::runtime::watcher::{self, Event, InitialListStrategy, watcher};
 use kube::{Api, Client};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::watch;
@@ -135,19 +135,20 @@ impl NodeView {
         let pods: Api<LightPod> = Api::all(client);
         let config = watched(timeout).fields(&format!("spec.nodeName={node}"));
         let stream = patient(watcher(pods.clone(), config.clone().streaming_lists()), ON_EVERY_NODE);
-        self.follow_pods(stream, true, &report).await;
+        self.follow_pods(stream, InitialListStrategy::StreamingList, &report).await;
         tracing::info!("the API server has no streaming lists: listing in pages");
         let stream = patient(watcher(pods, config.page_size(PAGE)), ON_EVERY_NODE);
-        self.follow_pods(stream, false, &report).await;
+        self.follow_pods(stream, InitialListStrategy::ListWatch, &report).await;
     }
 
     /// Returns when the API server cannot stream the first list.
     async fn follow_pods(
         &self,
         stream: impl Stream<Item = Result<Event<LightPod>, watcher::Error>>,
-        streaming: bool,
+        lists: InitialListStrategy,
         report: &impl Fn(PodNotice),
     ) {
+        let streaming = lists == InitialListStrategy::StreamingList;
         let mut stream = std::pin::pin!(stream);
         // Of each pod only what is needed: the labels of a tenant's pods may be large.
         let mut listing: Option<Vec<(HandoffPod, ListedContainers)>> = None;

@@ -271,9 +271,14 @@ impl HandoffService {
         self.events.lock().unwrap_or_else(PoisonError::into_inner).push(event);
     }
 
-    /// The kubelet has taken a registration, or one was lost: it may have started again, and then admits its pods again.
-    pub fn registration(&self, stands: bool) {
-        self.event(if stands { CallEvent::Registered(clock::wall()) } else { CallEvent::KubeletStarted });
+    /// The kubelet has taken a registration.
+    pub fn registered(&self) {
+        self.event(CallEvent::Registered(clock::wall()));
+    }
+
+    /// A registration was lost: the kubelet may have started again, and then admits its pods again.
+    pub fn registration_lost(&self) {
+        self.event(CallEvent::KubeletStarted);
     }
 
     /// Before a call begins.

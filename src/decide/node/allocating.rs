@@ -302,7 +302,9 @@ fn record(grant: NewGrant, answer: Vec<u8>, of: &mut HandOff) -> Recorded {
     let key = entry.key();
     let before = of.ledger.get(&key).cloned();
     of.ledger.record(entry);
-    let mut follows = follows(of.ledger.stored().get(&key).cloned(), false, how, mismatch, of);
+    let entries = of.ledger.len();
+    let served = |entry| ServedCall { entry, again: false, how, mismatch, entries };
+    let mut follows = follows(of.ledger.stored().get(&key).cloned().map(served));
     follows.extend(notices.into_iter().map(CallEffect::Notice));
     let answer = CallAnswer { encoded: answer, again: false };
     Recorded { key, before, answer, follows, served: Some(ServeOutcome::Served(devices)) }
@@ -317,21 +319,15 @@ fn repeat(
 ) -> Recorded {
     of.ledger.repeat(&key, ids.iter().map(|id| id.as_str().into()).collect());
     of.ledger.set_answer(&key, answer.clone());
-    let follows = follows(Some(before.clone()), true, how, false, of);
+    let entries = of.ledger.len();
+    let follows = follows(Some(ServedCall { entry: before.clone(), again: true, how, mismatch: false, entries }));
     let answer = CallAnswer { encoded: answer, again: true };
     Recorded { key, before: Some((*before).clone()), answer, follows, served: None }
 }
 
 /// What comes after an answer with devices: the lock first, because the next pod of the node waits for it.
-fn follows(
-    entry: Option<Shared<LedgerEntry>>,
-    again: bool,
-    how: IdentifiedBy,
-    mismatch: bool,
-    of: &HandOff,
-) -> CallEffects {
-    let entries = of.ledger.len();
-    let log = entry.map(|entry| CallEffect::Log(Box::new(ServedCall { entry, again, how, mismatch, entries })));
+fn follows(call: Option<ServedCall>) -> CallEffects {
+    let log = call.map(|call| CallEffect::Log(Box::new(call)));
     [CallEffect::Unlock, CallEffect::Publish].into_iter().chain(log).collect()
 }
 

@@ -130,7 +130,10 @@ impl Agent {
             budget: Duration::from_secs(2),
             grace: Duration::from_millis(200),
             calls: service.clone(),
-            on_registration: Arc::new(move |_, result| restarted.registration(result.is_ok())),
+            on_registration: Arc::new(move |_, result| match result {
+                Ok(()) => restarted.registered(),
+                Err(_) => restarted.registration_lost(),
+            }),
         });
         plugins.update(lists(&inventory.load())).unwrap();
         let agent = Self { service, plugins, tasks };

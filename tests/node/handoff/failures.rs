@@ -178,7 +178,7 @@ async fn without_pod_resources_a_call_after_a_kubelet_restart_is_not_the_lock_ho
     service.allocate(NVIDIA_GPU, call("GPU-1")).await.unwrap();
     machine.unlocked().await;
     machine.schedule(&gpus("holder", &["GPU-2"])).await;
-    service.registration(false);
+    service.registration_lost();
     let refused = service.allocate(NVIDIA_GPU, call("GPU-1")).await.unwrap_err();
     assert!(refused.message().contains("default/before") && refused.message().contains("default/holder"), "{refused}");
     assert_eq!(machine.agent().ledger_of("holder").await, Vec::<String>::new());

@@ -321,7 +321,8 @@ impl Handoff for Chosen {
     fn handed_out(&self) -> watch::Receiver<u64> {
         self.handed_out.subscribe()
     }
-    fn registration(&self, _: bool) {}
+    fn registered(&self) {}
+    fn registration_lost(&self) {}
     fn identity(&self) -> watch::Receiver<Identity> {
         self.identity.subscribe()
     }
