@@ -177,7 +177,7 @@ impl FreeSummary {
             sum.core_total += u32::from(gpu.core);
             sum.taken += u32::from(gpu.core);
             let used = &accounts.gpus[usize::from(at)];
-            if gpu.healthy && !gpu.cordoned && used.closed == 0 {
+            if gpu.common.is_in_use() && used.closed == 0 {
                 sum.open_gpus |= bit(at);
                 if used.holders == 0 {
                     sum.free_gpus |= bit(at);
@@ -196,7 +196,7 @@ impl FreeSummary {
         for (at, nic) in (0u8..).zip(&devices.nics).filter(|(_, nic)| nic.percent > 0) {
             sum.nics += 1;
             let used = &accounts.nics[usize::from(at)];
-            if nic.healthy && !nic.cordoned && used.closed == 0 {
+            if nic.common.is_in_use() && used.closed == 0 {
                 let room = accounts.nic_room(devices, at);
                 sum.open_nics |= bit(at);
                 sum.nic_free += u32::from(room);
@@ -208,7 +208,7 @@ impl FreeSummary {
         }
         for (at, mig) in (0u8..).zip(&devices.migs) {
             let used = &accounts.migs[usize::from(at)];
-            if mig.healthy && !mig.cordoned && used.closed == 0 && used.holders == 0 {
+            if mig.common.is_in_use() && used.closed == 0 && used.holders == 0 {
                 sum.free_migs |= bit(at);
             }
         }

@@ -80,7 +80,7 @@ impl PickInput<'_> {
         let gpus = &self.pool.devices().gpus;
         let mut order: Vec<u8> = bits(set).collect();
         order.sort_by_key(|at| {
-            let gpu = &gpus[usize::from(*at)];
+            let gpu = &gpus[usize::from(*at)].common;
             (gpu.place.nvlink, gpu.place.numa, gpu.place.switch, gpu.minor, *at)
         });
         order
@@ -147,7 +147,7 @@ impl PickInput<'_> {
     ) -> impl Iterator<Item = (u128, i64)> + 'a {
         let gpus = &self.pool.devices().gpus;
         let set = move |partition: &Partition| {
-            let of_minor = |minor: &i32| gpus.iter().position(|gpu| gpu.minor == *minor && gpu.core > 0);
+            let of_minor = |minor: &i32| gpus.iter().position(|gpu| gpu.common.minor == *minor && gpu.core > 0);
             partition.minors.iter().try_fold(0, |set, minor| Some(set | bit(of_minor(minor)? as u8)))
         };
         table.of_size(count).iter().filter_map(move |partition| {
@@ -265,10 +265,10 @@ impl PickInput<'_> {
                     let mig = &migs[usize::from(at)];
                     let beside = held().any(|(_, other)| migs[usize::from(other)].parent == mig.parent);
                     Some((
-                        self.steps_to_nics(container, mig.place)?,
+                        self.steps_to_nics(container, mig.common.place)?,
                         !beside,
                         siblings(at),
-                        mig.minor,
+                        mig.common.minor,
                         taken & bit(at) == 0,
                         at,
                     ))
@@ -328,7 +328,7 @@ fn choose_migs(pool: &NodePool, candidates: u128, count: u32) -> Option<Vec<u8>>
             let here = siblings(*at, left).count_ones();
             let free = siblings(*at, pool.summary().free_migs).count_ones();
             let enough = here >= wanted;
-            (!enough, if enough { free } else { u32::MAX - here }, migs[usize::from(*at)].minor, *at)
+            (!enough, if enough { free } else { u32::MAX - here }, migs[usize::from(*at)].common.minor, *at)
         })?;
         for at in bits(siblings(next, left)).take(wanted as usize) {
             left &= !bit(at);

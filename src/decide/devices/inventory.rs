@@ -24,28 +24,42 @@ pub struct Skipped {
 /// Labels of an object, a device or a virtual function.
 pub type Labels = BTreeMap<String, String>;
 
+/// What devices of all types have, but for their identities.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DeviceCommon {
+    /// Small number on the node: of a MIG device, its parent's; of a NIC, its rank by PCI address.
+    pub minor: i32,
+    /// Where it is; a MIG device is where its parent is.
+    pub place: DevicePlace,
+    /// Listed and healthy.
+    pub healthy: bool,
+    /// Taken out of use by people.
+    pub cordoned: bool,
+    labels: Shared<Labels>,
+    /// What the inventory lists; `None` when it does not list the device.
+    capacity: Option<Shared<HeldAmounts>>,
+}
+
+impl DeviceCommon {
+    /// Healthy, and not taken out of use.
+    pub(super) fn is_in_use(&self) -> bool {
+        self.healthy && !self.cordoned
+    }
+}
+
 /// A physical GPU.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Gpu {
     /// UUID.
     pub id: DeviceId,
-    /// Small number on the node.
-    pub minor: i32,
-    /// Where it is.
-    pub place: DevicePlace,
+    /// What every device has.
+    pub common: DeviceCommon,
     /// Percent of compute; 0 for a GPU that is cut into MIG devices.
     pub core: u16,
     /// Bytes of memory; 100 (percent) where `bytes_known` is false.
     pub memory: i64,
     /// The inventory names the memory in bytes.
     pub bytes_known: bool,
-    /// Listed and healthy.
-    pub healthy: bool,
-    /// Taken out of use by people.
-    pub cordoned: bool,
-    pub(super) labels: Shared<Labels>,
-    /// What the inventory lists; `None` when it does not list the device.
-    pub(super) capacity: Option<Shared<HeldAmounts>>,
 }
 
 /// A MIG device.
@@ -53,21 +67,12 @@ pub struct Gpu {
 pub struct Mig {
     /// MIG UUID.
     pub id: DeviceId,
-    /// Its parent's minor.
-    pub minor: i32,
-    /// Where the parent is.
-    pub place: DevicePlace,
+    /// What every device has.
+    pub common: DeviceCommon,
     /// E.g. `1g.10gb`.
     pub profile: Box<str>,
     /// UUID of the parent.
     pub parent: Box<str>,
-    /// Listed and healthy.
-    pub healthy: bool,
-    /// Taken out of use by people.
-    pub cordoned: bool,
-    pub(super) labels: Shared<Labels>,
-    /// What the inventory lists; `None` when it does not list the device.
-    pub(super) capacity: Option<Shared<HeldAmounts>>,
 }
 
 /// An RDMA NIC (a physical function).
@@ -75,21 +80,12 @@ pub struct Mig {
 pub struct Nic {
     /// PCI address.
     pub id: DeviceId,
-    /// Rank by PCI address.
-    pub minor: i32,
-    /// Where it is.
-    pub place: DevicePlace,
+    /// What every device has.
+    pub common: DeviceCommon,
     /// Percent; 100 unless the inventory says less.
     pub percent: u16,
     /// Virtual functions, lowest address first.
     pub vfs: Box<[VfSlot]>,
-    /// Listed and healthy.
-    pub healthy: bool,
-    /// Taken out of use by people.
-    pub cordoned: bool,
-    pub(super) labels: Shared<Labels>,
-    /// What the inventory lists; `None` when it does not list the device.
-    pub(super) capacity: Option<Shared<HeldAmounts>>,
 }
 
 /// A virtual function of a NIC.
@@ -144,8 +140,21 @@ impl Devices {
 
     /// Whether each device is in service: GPUs, MIG devices, NICs.
     pub(super) fn health(&self) -> impl Iterator<Item = bool> {
-        let (gpus, migs) = (self.gpus.iter().map(|gpu| gpu.healthy), self.migs.iter().map(|mig| mig.healthy));
-        gpus.chain(migs).chain(self.nics.iter().map(|nic| nic.healthy))
+        self.slots().map(move |slot| self.is_healthy(slot))
+    }
+
+    fn common(&self, slot: Slot) -> &DeviceCommon {
+        match slot {
+            Slot::Gpu(at) => &self.gpus[usize::from(at)].common,
+            Slot::Mig(at) => &self.migs[usize::from(at)].common,
+            Slot::Nic(at) => &self.nics[usize::from(at)].common,
+        }
+    }
+
+    fn commons_mut(&mut self) -> impl Iterator<Item = &mut DeviceCommon> {
+        let gpus = self.gpus.iter_mut().map(|gpu| &mut gpu.common);
+        let migs = self.migs.iter_mut().map(|mig| &mut mig.common);
+        gpus.chain(migs).chain(self.nics.iter_mut().map(|nic| &mut nic.common))
     }
 
     /// Identity of a device.
@@ -159,29 +168,17 @@ impl Devices {
 
     /// Where a device is.
     pub fn place(&self, slot: Slot) -> DevicePlace {
-        match slot {
-            Slot::Gpu(at) => self.gpus[usize::from(at)].place,
-            Slot::Mig(at) => self.migs[usize::from(at)].place,
-            Slot::Nic(at) => self.nics[usize::from(at)].place,
-        }
+        self.common(slot).place
     }
 
     /// Small number of a device on the node; of a MIG device, its parent's.
     pub fn minor(&self, slot: Slot) -> i32 {
-        match slot {
-            Slot::Gpu(at) => self.gpus[usize::from(at)].minor,
-            Slot::Mig(at) => self.migs[usize::from(at)].minor,
-            Slot::Nic(at) => self.nics[usize::from(at)].minor,
-        }
+        self.common(slot).minor
     }
 
     /// Labels of a device.
     pub fn labels(&self, slot: Slot) -> &Labels {
-        match slot {
-            Slot::Gpu(at) => &self.gpus[usize::from(at)].labels,
-            Slot::Mig(at) => &self.migs[usize::from(at)].labels,
-            Slot::Nic(at) => &self.nics[usize::from(at)].labels,
-        }
+        &self.common(slot).labels
     }
 
     /// Listed, healthy and not cordoned, and not without capacity.
@@ -191,16 +188,12 @@ impl Devices {
             Slot::Mig(_) => true,
             Slot::Nic(at) => self.nics[usize::from(at)].percent > 0,
         };
-        has_capacity && self.is_healthy(slot) && !self.is_cordoned(slot)
+        has_capacity && self.common(slot).is_in_use()
     }
 
     /// Taken out of use by people.
     pub fn is_cordoned(&self, slot: Slot) -> bool {
-        match slot {
-            Slot::Gpu(at) => self.gpus[usize::from(at)].cordoned,
-            Slot::Mig(at) => self.migs[usize::from(at)].cordoned,
-            Slot::Nic(at) => self.nics[usize::from(at)].cordoned,
-        }
+        self.common(slot).cordoned
     }
 
     /// UUID of a GPU or MIG device; a NIC has none.
@@ -210,17 +203,15 @@ impl Devices {
 
     /// Cordons exactly the devices of which `of` says so, by id and the id of the GPU that a MIG device is a part of.
     pub(super) fn cordon(&mut self, of: impl Fn(&str, Option<&str>) -> bool) {
-        self.gpus.iter_mut().for_each(|gpu| gpu.cordoned = of(gpu.id.as_str(), None));
-        self.migs.iter_mut().for_each(|mig| mig.cordoned = of(mig.id.as_str(), Some(&mig.parent)));
-        self.nics.iter_mut().for_each(|nic| nic.cordoned = of(nic.id.as_str(), None));
+        self.gpus.iter_mut().for_each(|gpu| gpu.common.cordoned = of(gpu.id.as_str(), None));
+        self.migs.iter_mut().for_each(|mig| mig.common.cordoned = of(mig.id.as_str(), Some(&mig.parent)));
+        self.nics.iter_mut().for_each(|nic| nic.common.cordoned = of(nic.id.as_str(), None));
         self.layout = Layout::of(self).into();
     }
 
     /// Puts every device in service.
     pub(super) fn mend(&mut self) {
-        self.gpus.iter_mut().for_each(|gpu| gpu.healthy = true);
-        self.migs.iter_mut().for_each(|mig| mig.healthy = true);
-        self.nics.iter_mut().for_each(|nic| nic.healthy = true);
+        self.commons_mut().for_each(|device| device.healthy = true);
         self.cordon(|_, _| false);
     }
 
@@ -245,10 +236,7 @@ impl Devices {
     }
 
     fn amounts(&self, id: &DeviceId) -> Option<&HeldAmounts> {
-        let gpu = || self.gpu_by_id(id).map(|at| &self.gpus[usize::from(at)].capacity);
-        let mig = || self.mig_by_id(id).map(|at| &self.migs[usize::from(at)].capacity);
-        let nic = || self.nic_by_id(id).map(|at| &self.nics[usize::from(at)].capacity);
-        gpu().or_else(mig).or_else(nic)?.as_deref()
+        self.common(self.slot(id)?).capacity.as_deref()
     }
 
     /// The number of a device.
@@ -263,11 +251,7 @@ impl Devices {
 
     /// `true` when the inventory calls the device healthy.
     pub fn is_healthy(&self, slot: Slot) -> bool {
-        match slot {
-            Slot::Gpu(at) => self.gpus[usize::from(at)].healthy,
-            Slot::Mig(at) => self.migs[usize::from(at)].healthy,
-            Slot::Nic(at) => self.nics[usize::from(at)].healthy,
-        }
+        self.common(slot).healthy
     }
 
     /// All that a choice reads, without identities.
@@ -288,17 +272,11 @@ impl Devices {
         mut layouts: impl FnMut(&mut Shared<Layout>),
     ) {
         self.names = Default::default();
-        for gpu in &mut self.gpus {
-            labels(&mut gpu.labels);
-            gpu.capacity.iter_mut().for_each(&mut amounts);
-        }
-        for mig in &mut self.migs {
-            labels(&mut mig.labels);
-            mig.capacity.iter_mut().for_each(&mut amounts);
+        for device in self.commons_mut() {
+            labels(&mut device.labels);
+            device.capacity.iter_mut().for_each(&mut amounts);
         }
         for nic in &mut self.nics {
-            labels(&mut nic.labels);
-            nic.capacity.iter_mut().for_each(&mut amounts);
             nic.vfs.iter_mut().for_each(|vf| labels(&mut vf.labels));
         }
         self.layout = Layout::of(self).into();
@@ -308,14 +286,8 @@ impl Devices {
 
     /// Takes over what `device` lists; what it no longer lists becomes unhealthy.
     pub(super) fn update(&mut self, device: &Device) -> Vec<Skipped> {
-        for gpu in &mut self.gpus {
-            (gpu.healthy, gpu.capacity) = (false, None);
-        }
-        for mig in &mut self.migs {
-            (mig.healthy, mig.capacity) = (false, None);
-        }
-        for nic in &mut self.nics {
-            (nic.healthy, nic.capacity) = (false, None);
+        for device in self.commons_mut() {
+            (device.healthy, device.capacity) = (false, None);
         }
         let mut skipped = Vec::new();
         let mut seen = std::collections::BTreeSet::new();
@@ -366,18 +338,8 @@ impl Devices {
         let usable = names.iter().any(Option::is_some) && names.iter().all(|amount| *amount != Some(0));
         let core = if usable { amount(key::GPU_CORE).unwrap_or(key::WHOLE).min(key::WHOLE) as u16 } else { 0 };
         let memory = if usable { bytes.unwrap_or(key::WHOLE) } else { 0 };
-        let gpu = Gpu {
-            id: info.id.clone(),
-            minor: info.minor,
-            place: self.place_of(info, numa),
-            core,
-            memory,
-            bytes_known: bytes.is_some(),
-            healthy: info.health,
-            cordoned: false,
-            labels: labels_of(info),
-            capacity: Some(capacity(info)),
-        };
+        let gpu =
+            Gpu { id: info.id.clone(), common: self.common_of(info, numa), core, memory, bytes_known: bytes.is_some() };
         let at = self.gpu_by_id(&info.id);
         put_at(&mut self.gpus, at, gpu, "GPUs")
     }
@@ -385,14 +347,9 @@ impl Devices {
     fn put_mig(&mut self, info: &DeviceInfo, profile: &str, numa: Option<i32>) -> Result<(), String> {
         let mig = Mig {
             id: info.id.clone(),
-            minor: info.minor,
-            place: self.place_of(info, numa),
+            common: self.common_of(info, numa),
             profile: profile.into(),
             parent: info.labels.get(key::PARENT).map_or("", String::as_str).into(),
-            healthy: info.health,
-            cordoned: false,
-            labels: labels_of(info),
-            capacity: Some(capacity(info)),
         };
         let at = self.mig_by_id(&info.id);
         put_at(&mut self.migs, at, mig, "MIG devices")
@@ -429,14 +386,9 @@ impl Devices {
         vfs.truncate(MAX_DEVICES);
         let nic = Nic {
             id: info.id.clone(),
-            minor: info.minor,
-            place: self.place_of(info, numa),
+            common: self.common_of(info, numa),
             percent: info.resources.get(key::RDMA).map_or(key::WHOLE, |q| q.value().min(key::WHOLE)) as u16,
             vfs: vfs.into(),
-            healthy: info.health,
-            cordoned: false,
-            labels: labels_of(info),
-            capacity: Some(capacity(info)),
         };
         put_at(&mut self.nics, at, nic, "NICs")?;
         if too_many > 0 {
@@ -453,49 +405,43 @@ impl Devices {
     /// Keeps a device that a pod holds but that no inventory has listed, as an unhealthy one, so that what is held is not
     /// lost. `false` when the node has too many devices.
     pub(super) fn stranger(&mut self, kind: &DeviceType, id: &DeviceId, minor: i32) -> bool {
-        let (id, labels, capacity) = (id.clone(), Shared::default(), None);
-        let place = DevicePlace::UNKNOWN;
+        let common = DeviceCommon {
+            minor,
+            place: DevicePlace::UNKNOWN,
+            healthy: false,
+            cordoned: false,
+            labels: Shared::default(),
+            capacity: None,
+        };
         let own = id.clone();
         let put = match kind {
             DeviceType::Gpu if id.as_str().starts_with("MIG-") => {
-                let (profile, parent) = (Box::default(), Box::default());
-                let mig = Mig { id, minor, place, profile, parent, healthy: false, cordoned: false, labels, capacity };
+                let mig = Mig { id: own, common, profile: Box::default(), parent: Box::default() };
                 put_at(&mut self.migs, None, mig, "MIG devices")
             }
             DeviceType::Gpu => {
-                let gpu = Gpu {
-                    id,
-                    minor,
-                    place,
-                    core: 0,
-                    memory: 0,
-                    bytes_known: false,
-                    healthy: false,
-                    cordoned: false,
-                    labels,
-                    capacity,
-                };
+                let gpu = Gpu { id: own, common, core: 0, memory: 0, bytes_known: false };
                 put_at(&mut self.gpus, None, gpu, "GPUs")
             }
             DeviceType::Rdma => {
-                let nic = Nic {
-                    id,
-                    minor,
-                    place,
-                    percent: 0,
-                    vfs: Box::default(),
-                    healthy: false,
-                    cordoned: false,
-                    labels,
-                    capacity,
-                };
-                put_at(&mut self.nics, None, nic, "NICs")
+                put_at(&mut self.nics, None, Nic { id: own, common, percent: 0, vfs: Box::default() }, "NICs")
             }
             DeviceType::Other(_) => return false,
         };
-        self.strangers |= self.set_of(&own);
+        self.strangers |= self.set_of(id);
         self.layout = Layout::of(self).into();
         put.is_ok()
+    }
+
+    fn common_of(&mut self, info: &DeviceInfo, numa: Option<i32>) -> DeviceCommon {
+        DeviceCommon {
+            minor: info.minor,
+            place: self.place_of(info, numa),
+            healthy: info.health,
+            cordoned: false,
+            labels: labels_of(info),
+            capacity: Some(capacity(info)),
+        }
     }
 
     fn place_of(&mut self, info: &DeviceInfo, numa: Option<i32>) -> DevicePlace {
@@ -580,63 +526,47 @@ pub struct Layout {
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct GpuLike {
-    minor: i32,
-    place: DevicePlace,
+    common: DeviceCommon,
     core: u16,
     memory: i64,
     bytes_known: bool,
-    healthy: bool,
-    cordoned: bool,
-    labels: Shared<Labels>,
-    capacity: Option<Shared<HeldAmounts>>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct MigLike {
-    minor: i32,
-    place: DevicePlace,
+    common: DeviceCommon,
     profile: Box<str>,
     /// Number of the GPU that it is a part of.
     parent: Option<u8>,
-    healthy: bool,
-    cordoned: bool,
-    labels: Shared<Labels>,
-    capacity: Option<Shared<HeldAmounts>>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct NicLike {
-    minor: i32,
-    place: DevicePlace,
+    common: DeviceCommon,
     percent: u16,
     /// Number, whether the inventory lists it, labels.
     vfs: Box<[(i32, bool, Shared<Labels>)]>,
-    healthy: bool,
-    cordoned: bool,
-    labels: Shared<Labels>,
-    capacity: Option<Shared<HeldAmounts>>,
 }
 
 impl Layout {
-    // Every field is named, so that a new one does not compile before it is decided whether a choice reads it.
+    // Every field is named, so that a new one does not compile before it is decided whether a choice reads it. What is common it reads.
     fn of(devices: &Devices) -> Self {
         let gpu = |gpu: &Gpu| {
-            let Gpu { id: _, minor, place, core, memory, bytes_known, healthy, cordoned, labels, capacity } =
-                gpu.clone();
-            GpuLike { minor, place, core, memory, bytes_known, healthy, cordoned, labels, capacity }
+            let Gpu { id: _, common, core, memory, bytes_known } = gpu.clone();
+            GpuLike { common, core, memory, bytes_known }
         };
         let mig = |mig: &Mig| {
-            let Mig { id: _, minor, place, profile, parent, healthy, cordoned, labels, capacity } = mig.clone();
+            let Mig { id: _, common, profile, parent } = mig.clone();
             let parent = devices.gpus.iter().position(|gpu| *gpu.id.as_str() == *parent).map(|at| at as u8);
-            MigLike { minor, place, profile, parent, healthy, cordoned, labels, capacity }
+            MigLike { common, profile, parent }
         };
         let vf = |vf: &VfSlot| {
             let VfSlot { minor, bus_id: _, listed, labels } = vf.clone();
             (minor, listed, labels)
         };
         let nic = |nic: &Nic| {
-            let Nic { id: _, minor, place, percent, vfs, healthy, cordoned, labels, capacity } = nic.clone();
-            NicLike { minor, place, percent, vfs: vfs.iter().map(vf).collect(), healthy, cordoned, labels, capacity }
+            let Nic { id: _, common, percent, vfs } = nic.clone();
+            NicLike { common, percent, vfs: vfs.iter().map(vf).collect() }
         };
         Self {
             gpus: devices.gpus.iter().map(gpu).collect(),

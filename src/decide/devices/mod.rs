@@ -37,7 +37,7 @@ pub use accounts::FreeSummary;
 pub use assignment::{Assignment, Portion};
 pub use grant::{Grant, Part};
 pub use held::{Held, HeldAmounts, HeldDevice};
-pub use inventory::{Devices, Gpu, Labels, Layout, MAX_DEVICES, Mig, Nic, Skipped, VfSlot};
+pub use inventory::{DeviceCommon, Devices, Gpu, Labels, Layout, MAX_DEVICES, Mig, Nic, Skipped, VfSlot};
 pub use objective::{Dispersion, Fit, Objective, objective, worth};
 pub use partition::{Partition, PartitionTable};
 pub use phases::{merge, overlap, peak, split};

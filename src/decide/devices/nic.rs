@@ -2,9 +2,10 @@
 
 use super::exclusive::nics_to_blame;
 use super::grant::Part;
+use super::inventory::DeviceCommon;
 use super::phases::{overlap, peak};
 use super::pick::{Need, NicPlan, NicReach, PickInput, ShareSpread};
-use super::place::{DevicePlace, DeviceSet, Level, NOWHERE, bit, bits, mask};
+use super::place::{DevicePlace, DeviceSet, Level, NOWHERE, Slot, bit, bits, mask};
 use super::reason::Reason;
 use super::solve::{DeviceSearch, by_owner, solve};
 use crate::pod::ContainerKind;
@@ -93,10 +94,9 @@ impl PickInput<'_> {
 
     /// Usable NICs below the switch or root complex of `place`.
     pub(super) fn nics_near(&self, place: DevicePlace) -> u32 {
-        let nics = &self.pool.devices().nics;
         let whole = self.needs.iter().any(|need| need.nics > 0);
         let usable = self.with_vf() & if whole { self.eligible.free_nics } else { self.eligible.nics };
-        bits(usable).filter(|at| nics[usize::from(*at)].place.distance(place) <= 1).count() as u32
+        bits(usable).filter(|at| self.nic_place(*at).distance(place) <= 1).count() as u32
     }
 
     /// GPUs of the container are to be near NICs: its own, or those of the pod where no container has both.
@@ -126,9 +126,8 @@ impl PickInput<'_> {
     pub(super) fn steps_to_nics_of(&self, need: &Need<'_>, places: &[DevicePlace]) -> Option<u32> {
         let share = need.nic_share.map_or(0, |(_, percent)| percent);
         let usable = self.with_vf() & if need.nics > 0 { self.eligible.free_nics } else { self.eligible.nics };
-        let nics = &self.pool.devices().nics;
         let open = bits(usable).filter(|at| self.pool.nic_room(*at) >= share);
-        let mut steps: Vec<u32> = open.map(|at| distance(nics[usize::from(at)].place, places)).collect();
+        let mut steps: Vec<u32> = open.map(|at| distance(self.nic_place(at), places)).collect();
         steps.sort_unstable();
         if self.strict() && steps.first().is_none_or(|nearest| *nearest > 1) {
             return None;
@@ -140,8 +139,7 @@ impl PickInput<'_> {
     pub(super) fn has_enough_near(&self, container: usize, places: &[DevicePlace]) -> bool {
         let need = &self.needs[container];
         let usable = self.with_vf() & if need.nics > 0 { self.eligible.free_nics } else { self.eligible.nics };
-        let nics = &self.pool.devices().nics;
-        let near = bits(usable).filter(|at| distance(nics[usize::from(*at)].place, places) <= 1).count();
+        let near = bits(usable).filter(|at| distance(self.nic_place(*at), places) <= 1).count();
         near >= need.nic_count() as usize
     }
 
@@ -170,7 +168,7 @@ impl PickInput<'_> {
         let mut plan = NicPlan { containers: vec![Vec::new(); self.needs.len()], distance: 0 };
         for (piece, at) in pieces.iter().zip(chosen) {
             let nic = &nics[usize::from(at)];
-            plan.distance += distance(nic.place, near.of(piece.container));
+            plan.distance += distance(nic.common.place, near.of(piece.container));
             let vfs = self.free_vf(at).map_or(0, bit);
             let part = Part::Nic { nic: at, percent: piece.share.unwrap_or(nic.percent), vfs };
             plan.containers[piece.container].push(part);
@@ -241,7 +239,7 @@ impl PickInput<'_> {
         let most = peak(&self.kinds, &self.needs.iter().map(|need| need.nics).collect::<Vec<_>>());
         let near_enough = |container: usize, nic: u8| {
             let places = near.of(container);
-            places.is_empty() || distance(self.pool.devices().nics[usize::from(nic)].place, places) <= 1
+            places.is_empty() || distance(self.nic_place(nic), places) <= 1
         };
         let options = |chosen: &[u8]| {
             let mut options = if chosen.len() < first_share {
@@ -266,9 +264,8 @@ impl PickInput<'_> {
     /// NICs for the next whole one, best first: near its container's GPUs; then evenly over switches and root complexes, as the
     /// GPUs are. Of equal NICs, the first.
     fn whole_nic_options(&self, pieces: &[NicPiece], chosen: &[u8], usable: u128, near: &Near, most: u32) -> Vec<u8> {
-        let nics = &self.pool.devices().nics;
         let container = pieces[chosen.len()].container;
-        let place = |at: u8| nics[usize::from(at)].place;
+        let place = |at: u8| self.nic_place(at);
         let held = || pieces.iter().zip(chosen.iter().copied());
         let taken = mask(held().map(|(_, at)| at));
         let busy = held().filter(|(piece, _)| overlap(&self.kinds, piece.container, container));
@@ -291,7 +288,7 @@ impl PickInput<'_> {
                     0
                 };
                 let fresh = taken & bit(at) == 0;
-                let minor = nics[usize::from(at)].minor;
+                let minor = self.pool.devices().minor(Slot::Nic(at));
                 (distance(place(at), near), crowd.0 > 0, crowd.1, crowd.0, apart, fresh, minor, at)
             })
             .collect();
@@ -326,10 +323,10 @@ impl PickInput<'_> {
                 let left = self.pool.nic_room(nic).checked_sub(taken)?.checked_sub(percent)?;
                 let foreign = apart.is_empty();
                 let fresh = foreign && self.pool.used_nic(nic).holders == 0 && taken == 0;
-                let device = &nics[usize::from(nic)];
-                let far = distance(device.place, near.of(piece.container));
+                let DeviceCommon { minor, place, .. } = &nics[usize::from(nic)].common;
+                let far = distance(*place, near.of(piece.container));
                 let first = if self.wishes.joint.is_some() { far } else { 0 };
-                Some((first, foreign, fresh, left, far, device.minor, nic))
+                Some((first, foreign, fresh, left, far, *minor, nic))
             })
             .collect();
         fits.sort_unstable();
@@ -346,6 +343,10 @@ impl PickInput<'_> {
         let percent = pieces.iter().filter_map(|piece| piece.share).map(u32::from).max().unwrap_or(0);
         let most = bits(self.eligible.nics & usable).map(|at| u32::from(self.pool.nic_room(at))).max().unwrap_or(0);
         Reason::NoNicRoom { percent, most }
+    }
+
+    fn nic_place(&self, at: u8) -> DevicePlace {
+        self.pool.devices().place(Slot::Nic(at))
     }
 
     /// NICs that need no virtual function, or have one to give.
@@ -390,7 +391,6 @@ impl PickInput<'_> {
     /// `SamePCIe`: the switches of a container's GPUs are the switches of its NICs, or their root complexes are the same. NICs
     /// of containers without GPUs lie where GPUs of the pod are, and where all of them are when no container has both.
     fn same_pcie(&self, near: &Near, pieces: &[NicPiece], chosen: &[u8]) -> bool {
-        let nics = &self.pool.devices().nics;
         let covers = |of: &[DevicePlace], by: &[DevicePlace], level: Level| {
             let known = |place: &DevicePlace| place.at(level) != NOWHERE;
             of.iter().all(|place| known(place) && by.iter().any(|other| other.at(level) == place.at(level)))
@@ -401,7 +401,7 @@ impl PickInput<'_> {
         let (mut without_gpus, mut both) = (Vec::new(), false);
         for container in 0..self.needs.len() {
             let own = pieces.iter().zip(chosen).filter(|(piece, _)| piece.container == container);
-            let places: Vec<DevicePlace> = own.map(|(_, at)| nics[usize::from(*at)].place).collect();
+            let places: Vec<DevicePlace> = own.map(|(_, at)| self.nic_place(*at)).collect();
             match near.own.get(container) {
                 _ if places.is_empty() => {}
                 Some(gpus) if !gpus.is_empty() => {
@@ -423,9 +423,8 @@ impl PickInput<'_> {
 
     /// The refusal when NICs are there, but not near enough.
     fn too_far(&self, pieces: &[NicPiece], chosen: &[u8], near: &Near) -> Reason {
-        let nics = &self.pool.devices().nics;
         let is_close = |(piece, at): &(&NicPiece, &u8)| {
-            near.of(piece.container).iter().any(|gpu| gpu.distance(nics[usize::from(**at)].place) <= 1)
+            near.of(piece.container).iter().any(|gpu| gpu.distance(self.nic_place(**at)) <= 1)
         };
         let close = pieces.iter().zip(chosen).filter(is_close).count() as u32;
         let wanted = self.nics_wanted();

@@ -83,7 +83,8 @@ pub fn objective(pool: &NodePool, set: u128, nic_distance: u32) -> Objective {
     let switches = spans(Level::Switch, true);
     let numa_nodes = spans(Level::Numa, true);
     let nvlink_domains = spans(Level::Nvlink, true);
-    let minors = bits(set).fold(0, |mask, at| mask | 1 << (127 - devices.gpus[usize::from(at)].minor.clamp(0, 127)));
+    let minors =
+        bits(set).fold(0, |mask, at| mask | 1 << (127 - devices.gpus[usize::from(at)].common.minor.clamp(0, 127)));
     let beyond_switch = switches > 1;
     Objective {
         spread: Dispersion::default(),

@@ -69,14 +69,14 @@ impl NodePool {
             let devices = self.devices();
             match kind {
                 DeviceType::Gpu => {
-                    let gpus = (0u8..).zip(&devices.gpus).filter(|(_, gpu)| gpu.minor == *minor && gpu.core > 0);
+                    let gpus = (0u8..).zip(&devices.gpus).filter(|(_, gpu)| gpu.common.minor == *minor && gpu.core > 0);
                     parts.extend(gpus.map(|(at, gpu)| Part::Gpu { gpu: at, core: gpu.core, memory: gpu.memory }));
                     // A GPU that is cut up has no capacity of its own: which instance is held is not stated, so all are.
-                    let migs = (0u8..).zip(&devices.migs).filter(|(_, mig)| mig.minor == *minor);
+                    let migs = (0u8..).zip(&devices.migs).filter(|(_, mig)| mig.common.minor == *minor);
                     parts.extend(migs.map(|(at, _)| Part::Mig { mig: at }));
                 }
                 DeviceType::Rdma => {
-                    let nics = (0u8..).zip(&devices.nics).filter(|(_, nic)| nic.minor == *minor);
+                    let nics = (0u8..).zip(&devices.nics).filter(|(_, nic)| nic.common.minor == *minor);
                     parts.extend(nics.map(|(at, nic)| Part::Nic { nic: at, percent: nic.percent, vfs: 0 }));
                 }
                 DeviceType::Other(_) => {}

@@ -173,7 +173,7 @@ impl PickInput<'_> {
                 if core < 0 || memory < 0 || (piece.share.is_none() && !room.untouched) {
                     return None;
                 }
-                let steps = || self.steps_to_nics(piece.container, device.place);
+                let steps = || self.steps_to_nics(piece.container, device.common.place);
                 let distance = *distances.borrow_mut().entry((piece.container, gpu)).or_insert_with(steps);
                 let fresh = self.pool.used_gpu(gpu).holders == 0 && pieces.on(chosen, gpu).next().is_none();
                 Some(Fit {
@@ -185,7 +185,7 @@ impl PickInput<'_> {
                     },
                     left: thousandths(core, device.core.into()) + thousandths(memory, device.memory),
                     broken: if fresh { objective(self.pool, bit(gpu), 0).broken } else { 0 },
-                    minor: device.minor,
+                    minor: device.common.minor,
                     number: gpu,
                 })
             })

@@ -312,7 +312,7 @@ impl<'a, 'b> Splits<'a, 'b> {
     fn fewest(&self, open: u128, count: u32, level: Level) -> u32 {
         let mut groups: Vec<(u8, u32)> = Vec::new();
         for at in bits(open) {
-            let group = self.choice.pool.devices().gpus[usize::from(at)].place.at(level);
+            let group = self.choice.pool.devices().gpus[usize::from(at)].common.place.at(level);
             match groups.iter_mut().find(|(known, _)| *known == group) {
                 Some((_, size)) => *size += 1,
                 None => groups.push((group, 1)),
@@ -343,7 +343,7 @@ impl<'a, 'b> Splits<'a, 'b> {
 
     fn places(&self, set: u128) -> Vec<DevicePlace> {
         let gpus = &self.choice.pool.devices().gpus;
-        let mut places: Vec<DevicePlace> = bits(set).map(|at| gpus[usize::from(at)].place).collect();
+        let mut places: Vec<DevicePlace> = bits(set).map(|at| gpus[usize::from(at)].common.place).collect();
         places.sort_unstable();
         places
     }

@@ -69,10 +69,10 @@ pub(super) fn best_split(
 pub(super) fn cells(pool: &NodePool, candidates: u128) -> Vec<Cell> {
     let gpus = &pool.devices().gpus;
     let mut order: Vec<u8> = bits(candidates).collect();
-    order.sort_by_key(|at| (gpus[usize::from(*at)].minor, *at));
+    order.sort_by_key(|at| (gpus[usize::from(*at)].common.minor, *at));
     let mut cells: Vec<Cell> = Vec::new();
     for at in order {
-        let place = gpus[usize::from(at)].place;
+        let place = gpus[usize::from(at)].common.place;
         match cells.iter_mut().find(|cell| cell.place == place) {
             Some(cell) => cell.gpus.push(at),
             None => cells.push(Cell { place, gpus: vec![at] }),

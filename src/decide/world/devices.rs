@@ -495,15 +495,13 @@ impl Stock {
     pub fn states(&self) -> impl Iterator<Item = (&'static str, DeviceState)> {
         let devices = self.empty.devices();
         devices.slots().map(move |slot| {
-            let (kind, healthy, split) = match slot {
-                Slot::Gpu(at) => {
-                    ("gpu", devices.gpus[usize::from(at)].healthy, devices.gpus[usize::from(at)].core == 0)
-                }
-                Slot::Mig(at) => ("mig", devices.migs[usize::from(at)].healthy, false),
-                Slot::Nic(at) => ("rdma", devices.nics[usize::from(at)].healthy, false),
+            let (kind, split) = match slot {
+                Slot::Gpu(at) => ("gpu", devices.gpus[usize::from(at)].core == 0),
+                Slot::Mig(_) => ("mig", false),
+                Slot::Nic(_) => ("rdma", false),
             };
             let state = match self.pool.held_percent(slot) {
-                _ if !healthy => DeviceState::Unhealthy,
+                _ if !devices.is_healthy(slot) => DeviceState::Unhealthy,
                 _ if devices.is_cordoned(slot) => DeviceState::Cordoned,
                 _ if split => DeviceState::Split,
                 key::WHOLE.. => DeviceState::Held,
@@ -530,22 +528,21 @@ impl Stock {
             };
             let id = devices.id(slot).clone();
             let cordon = self.cordons.of(id.as_str(), parent, Timestamp::MIN);
-            let (kind, healthy, free) = match slot {
+            let (kind, free) = match slot {
                 Slot::Gpu(at) => {
                     let gpu = &devices.gpus[usize::from(at)];
                     let (core, memory) = self.pool.gpu_room(at);
                     let (memory, unit) = if gpu.bytes_known { (memory >> 20, "Mi") } else { (memory, "%") };
-                    ("gpu", gpu.healthy, format!("{core}% core and {memory}{unit} memory"))
+                    ("gpu", format!("{core}% core and {memory}{unit} memory"))
                 }
                 Slot::Mig(at) => {
                     let mig = &devices.migs[usize::from(at)];
                     let free = if free_migs & (1 << at) == 0 { "nothing" } else { "all" };
-                    ("mig", mig.healthy, format!("{free} of {}", mig.profile))
+                    ("mig", format!("{free} of {}", mig.profile))
                 }
-                Slot::Nic(at) => {
-                    ("rdma", devices.nics[usize::from(at)].healthy, format!("{}%", self.pool.nic_room(at)))
-                }
+                Slot::Nic(at) => ("rdma", format!("{}%", self.pool.nic_room(at))),
             };
+            let healthy = devices.is_healthy(slot);
             // What is out of use has room for no new pod.
             let free = if healthy && cordon.is_none() { free } else { "nothing".to_owned() };
             DeviceRoom { kind, minor: devices.minor(slot), id, healthy, cordon: cordon.map(Cordon::words), free }

@@ -276,9 +276,9 @@ impl Node {
         let (facts, stock) = (self.facts.as_ref()?, self.stock.as_ref()?);
         self.agent_status().filter(|status| !status.registered.is_empty())?;
         let devices = stock.pool().devices();
-        let gpus = devices.gpus.iter().filter(|gpu| gpu.healthy && gpu.core > 0).count();
-        let gpus = gpus + devices.migs.iter().filter(|mig| mig.healthy).count();
-        let nics = devices.nics.iter().filter(|nic| nic.healthy).count();
+        let gpus = devices.gpus.iter().filter(|gpu| gpu.common.healthy && gpu.core > 0).count();
+        let gpus = gpus + devices.migs.iter().filter(|mig| mig.common.healthy).count();
+        let nics = devices.nics.iter().filter(|nic| nic.common.healthy).count();
         let none = |kind: &DeviceType| offered(facts.allocatable.scalar.iter(), kind) == 0;
         let all = [(gpus, "GPUs", DeviceType::Gpu), (nics, "NICs", DeviceType::Rdma)];
         all.into_iter().find(|(healthy, _, kind)| *healthy > 0 && none(kind)).map(|(healthy, what, _)| (healthy, what))

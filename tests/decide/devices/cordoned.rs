@@ -17,7 +17,7 @@ fn a_cordoned_device_is_given_to_no_new_pod_and_stays_healthy() {
     let every = r#"{"gpu":{"allocateStrategy":"ApplyForAll"}}"#;
     let all = pick(&pool, &wish(&[("nvidia.com/gpu", "1")], Some(every), None)).unwrap();
     assert_eq!(gpu_minors(&pool, &all), [1]);
-    assert!(pool.devices().gpus[0].healthy);
+    assert!(pool.devices().gpus[0].common.healthy);
     pool.cordon(|_, _| false);
     assert!(pick(&pool, &ask(&[("nvidia.com/gpu", "2")])).is_ok());
 }

@@ -112,9 +112,9 @@ fn of_container(pool: &NodePool, assignment: &Assignment, container: usize) -> (
     let (mut gpus, mut nics) = (Vec::new(), Vec::new());
     for part in &assignment.containers[container] {
         match *part {
-            Part::Gpu { gpu, .. } => gpus.push(pool.devices().gpus[usize::from(gpu)].minor),
-            Part::Mig { mig } => gpus.push(pool.devices().migs[usize::from(mig)].minor),
-            Part::Nic { nic, .. } => nics.push(pool.devices().nics[usize::from(nic)].minor),
+            Part::Gpu { gpu, .. } => gpus.push(pool.devices().gpus[usize::from(gpu)].common.minor),
+            Part::Mig { mig } => gpus.push(pool.devices().migs[usize::from(mig)].common.minor),
+            Part::Nic { nic, .. } => nics.push(pool.devices().nics[usize::from(nic)].common.minor),
         }
     }
     (gpus, nics)
@@ -294,9 +294,9 @@ fn holds_per_container(pool: &NodePool, assignment: &Assignment) -> bool {
             let place = |part: &Part| {
                 let devices = pool.devices();
                 let place = match *part {
-                    Part::Gpu { gpu, .. } => devices.gpus[usize::from(gpu)].place,
-                    Part::Mig { mig } => devices.migs[usize::from(mig)].place,
-                    Part::Nic { nic, .. } => devices.nics[usize::from(nic)].place,
+                    Part::Gpu { gpu, .. } => devices.gpus[usize::from(gpu)].common.place,
+                    Part::Mig { mig } => devices.migs[usize::from(mig)].common.place,
+                    Part::Nic { nic, .. } => devices.nics[usize::from(nic)].common.place,
                 };
                 if per == 0 { place.switch } else { place.root }
             };

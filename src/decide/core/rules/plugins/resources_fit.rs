@@ -176,11 +176,11 @@ fn has_healthy(node: &Node, name: &str) -> bool {
     let Some(stock) = &node.stock else { return false };
     let devices = stock.pool().devices();
     if let Some(profile) = name.strip_prefix(key::MIG_PREFIX) {
-        return devices.migs.iter().any(|mig| mig.healthy && *mig.profile == *profile);
+        return devices.migs.iter().any(|mig| mig.common.healthy && *mig.profile == *profile);
     }
     match name {
-        key::RDMA => devices.nics.iter().any(|nic| nic.healthy),
-        name if key::is_device_resource(name) => devices.gpus.iter().any(|gpu| gpu.healthy && gpu.core > 0),
+        key::RDMA => devices.nics.iter().any(|nic| nic.common.healthy),
+        name if key::is_device_resource(name) => devices.gpus.iter().any(|gpu| gpu.common.healthy && gpu.core > 0),
         _ => false,
     }
 }
