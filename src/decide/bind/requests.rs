@@ -6,10 +6,10 @@ use std::time::Duration;
 use crate::core::agenda::Agenda;
 use crate::core::context::Context;
 use crate::core::extend;
-use crate::core::rules::Outcome;
+use crate::core::rules::{Outcome, Slots};
 use crate::core::select::choose::refused_by;
 use crate::core::timers::Timer;
-use crate::world::{NodeId, Place, PodId};
+use crate::world::{NodeId, Place, PodFacts, PodId};
 use baton_contract::{LockRead, PodRef};
 
 use super::attempt::{BindPhase, Cancel};
@@ -85,23 +85,7 @@ impl Binder {
             return failed(format!("pod {} is being deleted", pod.key));
         }
         let facts = known.facts.clone();
-        cx.open_for(Some(id), &facts);
-        let judged = cx.placing().with_nominated(facts.spec.priority, id, |placing| {
-            let gone = || "the pod or the node is gone".to_owned();
-            let (pod, node) = (placing.world.pod(id).ok_or_else(gone)?, placing.world.node(target).ok_or_else(gone)?);
-            let mut slots = extend::prepare_ours(placing.view(), placing.terms.rules, pod)?;
-            let outcome = extend::judge_ours(placing.view(), placing.terms.rules, pod, (target, node), &mut slots);
-            Ok((slots, outcome))
-        });
-        cx.earmarks.close(cx.world);
-        let (slots, outcome) = judged.map_err(BindVerdict::Failed)?;
-        match outcome {
-            Outcome::Fit => {}
-            Outcome::Unfit(no) | Outcome::Never(no) | Outcome::WaitUntil(_, no) => {
-                return failed(refused_by(node_name, &no.text));
-            }
-            Outcome::Fault(text) => return failed(format!("node {node_name}: {text}")),
-        }
+        let slots = judge_request(cx, (id, &facts), (target, node_name)).map_err(BindVerdict::Failed)?;
         cx.agenda.queue.remove(id);
         self.wait_for(cx.agenda, id, request);
         if cx.reservations.reserve(cx.terms, cx.world, id, target, slots) {
@@ -182,5 +166,28 @@ impl Binder {
         if let Some(request) = self.requests.get_mut(&id) {
             request.trouble = Some(trouble.to_owned());
         }
+    }
+}
+
+/// Judges the pod by our rules on the node that its scheduler has chosen; nodes that are kept for others of lower priority are open to it.
+fn judge_request(
+    cx: &mut Context<'_>,
+    (id, facts): (PodId, &PodFacts),
+    (target, name): (NodeId, &str),
+) -> Result<Slots, String> {
+    cx.open_for(Some(id), facts);
+    let judged = cx.placing().with_nominated(facts.spec.priority, id, |placing| -> Result<(Slots, Outcome), String> {
+        let gone = || "the pod or the node is gone".to_owned();
+        let (pod, node) = (placing.world.pod(id).ok_or_else(gone)?, placing.world.node(target).ok_or_else(gone)?);
+        let mut slots = extend::prepare_ours(placing.view(), placing.terms.rules, pod)?;
+        let outcome = extend::judge_ours(placing.view(), placing.terms.rules, pod, (target, node), &mut slots);
+        Ok((slots, outcome))
+    });
+    cx.earmarks.close(cx.world);
+    let (slots, outcome) = judged?;
+    match outcome {
+        Outcome::Fit => Ok(slots),
+        Outcome::Unfit(no) | Outcome::Never(no) | Outcome::WaitUntil(_, no) => Err(refused_by(name, &no.text)),
+        Outcome::Fault(text) => Err(format!("node {name}: {text}")),
     }
 }

@@ -7,8 +7,8 @@ use jiff::Timestamp;
 
 use super::cache::{JobCache, JobKey};
 use super::effect::{
-    ControllerCounts, ControllerEffect, ControllerEvent, ControllerReport, EffectId, JobRequest, RequestFailure,
-    ShownJob,
+    ControllerCounts, ControllerEffect, ControllerEvent, ControllerReport, EffectId, JobRequest, OwnedPod,
+    RequestFailure, ShownJob,
 };
 use crate::pod::Phase;
 use crate::tyjob::stages::{CreateFailure, JobEffect, JobView, NodeReachability, PodEffect, PodView, rests_on, step};
@@ -205,11 +205,7 @@ impl Reconciliation {
                 }
             }
             ControllerReport::PodRead(found) => {
-                // What the watch knows of its node stands. Another one of the name is gone.
-                let known = self.pods.iter().find(|known| found.as_ref().is_some_and(|pod| pod.view.uid == known.uid));
-                let reachability = known.map_or_else(NodeReachability::default, |known| known.reachability);
-                self.pods.retain(|known| Some(&known.name) != name.as_ref());
-                self.pods.extend(found.iter().map(|pod| PodView { reachability, ..pod.view.clone() }));
+                self.replace_pod(name.as_ref(), found.as_deref());
                 return found.map(ControllerEvent::Pod).into_iter().collect();
             }
             ControllerReport::PodsListed(left) if left.is_empty() => {
@@ -242,23 +238,7 @@ impl Reconciliation {
                 return vec![ControllerEvent::Pod(pod)];
             }
             ControllerReport::Held(pod) => return vec![ControllerEvent::Pod(pod)],
-            ControllerReport::NotMade(why) => {
-                if let (CreateFailure::Refused(_) | CreateFailure::Invalid(_), Some(name)) = (&why, &name) {
-                    // What refuses one pod of a set refuses the others: they are tried when it is tried again.
-                    let of_set = |pod: &String| set_of(pod) == set_of(name);
-                    self.waiting.retain(|request| !request.subject().is_some_and(of_set));
-                }
-                // Admission and validation come before the name: a refusal does not say that the name is free.
-                let known = name.as_ref().and_then(|name| self.former.as_ref()?.get(name));
-                let why = match (known, why) {
-                    (
-                        Some(taken @ CreateFailure::Foreign(_)),
-                        CreateFailure::Refused(_) | CreateFailure::Invalid(_),
-                    ) => taken.clone(),
-                    (_, why) => why,
-                };
-                self.end.troubles.get_or_insert_default().extend(name.map(|name| (name, why)));
-            }
+            ControllerReport::NotMade(why) => self.not_made(name, why),
             ControllerReport::Deleted => counts.pods_deleted += 1,
             ControllerReport::Failed(failure) => {
                 (self.end.failed, self.end.again) = (true, true);
@@ -266,6 +246,31 @@ impl Reconciliation {
             }
         }
         Vec::new()
+    }
+
+    /// A pod of this name was read. What the watch knows of its node stands; another one of the name is gone.
+    fn replace_pod(&mut self, name: Option<&String>, found: Option<&OwnedPod>) {
+        let known = self.pods.iter().find(|known| found.is_some_and(|pod| pod.view.uid == known.uid));
+        let reachability = known.map_or_else(NodeReachability::default, |known| known.reachability);
+        self.pods.retain(|known| Some(&known.name) != name);
+        self.pods.extend(found.map(|pod| PodView { reachability, ..pod.view.clone() }));
+    }
+
+    fn not_made(&mut self, name: Option<String>, why: CreateFailure) {
+        if let (CreateFailure::Refused(_) | CreateFailure::Invalid(_), Some(name)) = (&why, &name) {
+            // What refuses one pod of a set refuses the others: they are tried when it is tried again.
+            let of_set = |pod: &String| set_of(pod) == set_of(name);
+            self.waiting.retain(|request| !request.subject().is_some_and(of_set));
+        }
+        // Admission and validation come before the name: a refusal does not say that the name is free.
+        let known = name.as_ref().and_then(|name| self.former.as_ref()?.get(name));
+        let why = match (known, why) {
+            (Some(taken @ CreateFailure::Foreign(_)), CreateFailure::Refused(_) | CreateFailure::Invalid(_)) => {
+                taken.clone()
+            }
+            (_, why) => why,
+        };
+        self.end.troubles.get_or_insert_default().extend(name.map(|name| (name, why)));
     }
 
     /// Nothing follows a request that failed, but among requests for pods none depends on another.

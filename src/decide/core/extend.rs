@@ -168,29 +168,8 @@ fn enough(view: View<'_>, pod: &Pod, node: &Node, proposed: &[PodUid]) -> Option
     if fits(&gone) {
         return Some(NodeVictims { victims: proposed.to_vec(), more_broken: 0 });
     }
-    let lower = |other: &&Pod| {
-        other.facts.spec.priority < pod.facts.spec.priority
-            && (node.holding(other).is_some() || node.stock.is_none() && other.asks_for_devices())
-            && matches!(other.place, Place::Bound(_))
-            && other.facts.handoff.deleting.is_none()
-            && !gone.contains(&other.facts.handoff.pod.uid)
-    };
-    let others: Vec<PodId> = on_node().filter(lower).map(|other| other.id).collect();
     let asked: Vec<PodId> = proposed.iter().filter_map(|uid| world.pod_id(uid)).collect();
-    let chosen: BTreeSet<PodId> = asked.iter().copied().collect();
-    let mut sets = victim_sets(world, &others, &mut Units::new(pod.facts.spec.priority, &chosen));
-    // The other scheduler evicts pods of this node alone: a gang that cannot spare a member leaves whole, or not at all.
-    sets.retain(|set| set.others.iter().all(|id| others.contains(id)));
-    for set in sets.iter_mut().filter(|set| !set.others.is_empty()) {
-        set.pods = judge_budgets(world, &set.others, &chosen);
-    }
-    // Pods whose eviction breaks no budget go first; among them the lowest priority, gangs last, then the youngest.
-    sets.sort_by_key(|set| {
-        let breaks_budget = set.pods.iter().any(|victim| victim.breaks_budget);
-        let highest = set.pods.iter().map(|victim| victim.priority).max();
-        let earliest = set.pods.iter().map(|victim| victim.created).min();
-        (breaks_budget, highest, !set.others.is_empty(), Reverse(earliest), set.pods.first().map(|victim| victim.pod))
-    });
+    let sets = additions(world, pod, node, &asked, &gone);
     let uid = |victim: &Victim| world.pod(victim.pod).map(|pod| &pod.facts.handoff.pod.uid);
     let without = |added: &[&VictimSet]| {
         let uids = added.iter().flat_map(|set| &set.pods).filter_map(uid);
@@ -223,6 +202,34 @@ fn enough(view: View<'_>, pod: &Pod, node: &Node, proposed: &[PodUid]) -> Option
         });
     }
     None
+}
+
+/// What may leave a node for the pod beside those that are `gone`, of which `asked` are proposed: the first to go first.
+fn additions(world: &World, pod: &Pod, node: &Node, asked: &[PodId], gone: &BTreeSet<&PodUid>) -> Vec<VictimSet> {
+    let lower = |other: &&Pod| {
+        other.facts.spec.priority < pod.facts.spec.priority
+            && (node.holding(other).is_some() || node.stock.is_none() && other.asks_for_devices())
+            && matches!(other.place, Place::Bound(_))
+            && other.facts.handoff.deleting.is_none()
+            && !gone.contains(&other.facts.handoff.pod.uid)
+    };
+    let on_node = node.pods.iter().filter_map(|id| world.pod(*id));
+    let others: Vec<PodId> = on_node.filter(lower).map(|other| other.id).collect();
+    let chosen: BTreeSet<PodId> = asked.iter().copied().collect();
+    let mut sets = victim_sets(world, &others, &mut Units::new(pod.facts.spec.priority, &chosen));
+    // The other scheduler evicts pods of this node alone: a gang that cannot spare a member leaves whole, or not at all.
+    sets.retain(|set| set.others.iter().all(|id| others.contains(id)));
+    for set in sets.iter_mut().filter(|set| !set.others.is_empty()) {
+        set.pods = judge_budgets(world, &set.others, &chosen);
+    }
+    // Pods whose eviction breaks no budget go first; among them the lowest priority, gangs last, then the youngest.
+    sets.sort_by_key(|set| {
+        let breaks_budget = set.pods.iter().any(|victim| victim.breaks_budget);
+        let highest = set.pods.iter().map(|victim| victim.priority).max();
+        let earliest = set.pods.iter().map(|victim| victim.created).min();
+        (breaks_budget, highest, !set.others.is_empty(), Reverse(earliest), set.pods.first().map(|victim| victim.pod))
+    });
+    sets
 }
 
 /// Enters pods that other schedulers have nominated into the accounts, and returns them: whose victims have left shall find the room. The

@@ -10,7 +10,9 @@ use crate::core::effect::{Effect, PodGroupWrite};
 use crate::core::queue::Item;
 use crate::core::timers::Timer;
 use crate::pause::doubled;
-use crate::world::gangs::{Gang, GroupAttempts, GroupId, NamedBy, is_rewording, is_same_but_times, status};
+use crate::world::gangs::{
+    Gang, GroupAttempts, GroupId, NamedBy, PodGroupFacts, is_rewording, is_same_but_times, status,
+};
 use baton_contract::gang::{GangId, PodGroupApi, PodGroupStatus};
 
 use super::{Gangs, StatusWrite};
@@ -21,6 +23,32 @@ const GATHER: Duration = Duration::from_secs(1);
 const LOST: Duration = Duration::from_secs(15);
 /// First and longest pause after a failed write.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+
+impl StatusWrite {
+    /// When the object may be given the status that is wanted now; `None` where the API server has dropped the rest of this very write.
+    fn due(&self, object: &PodGroupFacts, wanted: &PodGroupStatus, pause: Duration) -> Option<Duration> {
+        Some(match &self.stored {
+            _ if self.under_way => self.at + LOST,
+            None => self.not_before,
+            Some(stored) if *stored == object.status && is_same_but_times(&self.wanted, wanted) => return None,
+            // The watch will show this write.
+            Some(_) if self.version == object.version => self.at + LOST,
+            // Another controller has replaced it: two that do not yield write for ever.
+            Some(stored) if *stored != object.status => self.at + doubled(RETRY, self.failures),
+            Some(_) if is_rewording(&object.status, wanted) => self.at + pause,
+            Some(_) => self.at + GATHER,
+        })
+    }
+
+    /// Failures in a row before the next write of an object that has this status now.
+    fn failures_before(&self, status: &PodGroupStatus) -> u32 {
+        match &self.stored {
+            Some(stored) if stored == status => 0,
+            Some(_) => self.failures + 1,
+            None => self.failures,
+        }
+    }
+}
 
 impl Gangs {
     /// Writes the status of every PodGroup of a group that is out of date.
@@ -73,28 +101,10 @@ impl Gangs {
         if wanted == object.status {
             return;
         }
-        let due = match written {
-            None => Duration::ZERO,
-            Some(written) if written.under_way => written.at + LOST,
-            Some(written) => match &written.stored {
-                None => written.not_before,
-                // The API server dropped the rest of the last write: it is not repeated.
-                Some(stored) if *stored == object.status && is_same_but_times(&written.wanted, &wanted) => return,
-                // The watch will show the last write.
-                Some(_) if written.version == object.version => written.at + LOST,
-                // Another controller has replaced it: two that do not yield write for ever.
-                Some(stored) if *stored != object.status => written.at + doubled(RETRY, written.failures),
-                Some(_) if is_rewording(&object.status, &wanted) => {
-                    written.at + scene.terms.config.gangs.condition_pause
-                }
-                Some(_) => written.at + GATHER,
-            },
-        };
-        let failures = written.map_or(0, |written| match &written.stored {
-            Some(stored) if *stored == object.status => 0,
-            Some(_) => written.failures + 1,
-            None => written.failures,
-        });
+        let pause = scene.terms.config.gangs.condition_pause;
+        let due = written.map_or(Some(Duration::ZERO), |written| written.due(object, &wanted, pause));
+        let Some(due) = due else { return };
+        let failures = written.map_or(0, |written| written.failures_before(&object.status));
         if scene.terms.now.mono < due {
             agenda.timers.set(due, Timer::PodGroups(group.clone()));
             return;

@@ -93,62 +93,84 @@ fn holder_key(lock: &LockRead) -> Option<&PodKey> {
     }
 }
 
-fn by_listing<'a>(context: &AllocateContext<'a>, call: &AllocateCall<'_>, listing: &PodListing) -> Identified<'a> {
-    let mut waiting: Vec<CallCandidate<'a>> = Vec::new();
-    let mut again: Vec<CallCandidate<'a>> = Vec::new();
-    let (mut behind, mut late): (Vec<CallCandidate<'a>>, Vec<CallCandidate<'a>>) = (Vec::new(), Vec::new());
-    let (mut unknown, mut ended, mut done): (Vec<PodKey>, Vec<PodKey>, Vec<PodKey>) = Default::default();
-    for listed in &listing.pods {
-        let (mut known, mut may_call, mut is_asking) = (false, false, false);
-        for pod in context.pods.of_key(&listed.key) {
-            // An ended pod stays ended; only its successor could be calling, and the watch brings that. It is itself resized, and calls,
-            // until its kubelet has read its end.
-            let is_settled = if pod.phase.is_terminal() { !pod.resizing } else { pod.deleting.is_none() };
-            known |= context.is_here(pod) && is_settled;
-            is_asking |= pod.containers.iter().any(|container| asks(pod, container, call.resource).is_some());
-            if context.may_call(pod) {
-                may_call = true;
-                waiting.extend(candidates(pod, (listed, false), call, context.ledger));
-            }
-            if !context.is_here(pod) {
-                continue;
-            }
-            // A kubelet asks for a pod until it has read of its deletion or end, and resizes it until its object is gone. It lists none of
-            // which it has read that it has ended.
-            let is_leaving = pod.deleting.is_some() || pod.phase.is_terminal();
-            for of in without_ids(pod, listed, call, context.ledger) {
-                match of.asked > 0 && context.ledger.may_repeat(&pod.pod.uid) {
-                    is_lost if is_leaving && (is_lost || pod.resizing) => late.push(of),
-                    true => again.push(of),
-                    // It runs without devices, and asks for them only if it is resized.
-                    false if of.asked == 0 && of.container.running => done.push(pod.pod.key.clone()),
-                    false => {}
+/// Who may be calling, by what the kubelet lists.
+#[derive(Default)]
+struct ListedCallers<'a> {
+    /// Containers that wait for devices.
+    waiting: Vec<CallCandidate<'a>>,
+    /// Containers for which the kubelet has asked, and of which it lists no ids: it may ask once more.
+    again: Vec<CallCandidate<'a>>,
+    /// The same, and those that may have been served, of pods that are being deleted or have ended.
+    late: Vec<CallCandidate<'a>>,
+    /// Containers that may have been served before the ledger was lost.
+    behind: Vec<CallCandidate<'a>>,
+    /// Pods that are not known here.
+    unknown: Vec<PodKey>,
+    /// Pods that cannot be calling, but of which a successor may.
+    ended: Vec<PodKey>,
+    /// Pods of containers that are not asked for any more, as far as is known.
+    done: Vec<PodKey>,
+}
+
+impl<'a> ListedCallers<'a> {
+    fn of(context: &AllocateContext<'a>, call: &AllocateCall<'_>, listing: &PodListing) -> Self {
+        let mut found = Self::default();
+        for listed in &listing.pods {
+            let (mut known, mut may_call, mut is_asking) = (false, false, false);
+            for pod in context.pods.of_key(&listed.key) {
+                // An ended pod stays ended; only its successor could be calling, and the watch brings that. It is itself resized, and
+                // calls, until its kubelet has read its end.
+                let is_settled = if pod.phase.is_terminal() { !pod.resizing } else { pod.deleting.is_none() };
+                known |= context.is_here(pod) && is_settled;
+                is_asking |= pod.containers.iter().any(|container| asks(pod, container, call.resource).is_some());
+                if context.may_call(pod) {
+                    may_call = true;
+                    found.waiting.extend(candidates(pod, (listed, false), call, context.ledger));
+                }
+                if !context.is_here(pod) {
+                    continue;
+                }
+                // A kubelet asks for a pod until it has read of its deletion or end, and resizes it until its object is gone. It lists
+                // none of which it has read that it has ended.
+                let is_leaving = pod.deleting.is_some() || pod.phase.is_terminal();
+                for of in without_ids(pod, listed, call, context.ledger) {
+                    match of.asked > 0 && context.ledger.may_repeat(&pod.pod.uid) {
+                        is_lost if is_leaving && (is_lost || pod.resizing) => found.late.push(of),
+                        true => found.again.push(of),
+                        // It runs without devices, and asks for them only if it is resized.
+                        false if of.asked == 0 && of.container.running => found.done.push(pod.pod.key.clone()),
+                        false => {}
+                    }
+                }
+                // It may have been served before the ledger was lost: then its admission is over.
+                if context.ledger.of_pod(&pod.pod.uid).any(|entry| !entry.was_asked()) {
+                    let of_pod = candidates(pod, (listed, true), call, context.ledger);
+                    let held = if is_leaving { &mut found.late } else { &mut found.behind };
+                    held.extend(of_pod.into_iter().filter(|candidate| candidate.asked == 0));
                 }
             }
-            // It may have been served before the ledger was lost: then its admission is over.
-            if context.ledger.of_pod(&pod.pod.uid).any(|entry| !entry.was_asked()) {
-                let of_pod = candidates(pod, (listed, true), call, context.ledger);
-                let held = if is_leaving { &mut late } else { &mut behind };
-                held.extend(of_pod.into_iter().filter(|candidate| candidate.asked == 0));
+            match (listed.lacks(call.resource) && !may_call, known) {
+                (true, false) => found.unknown.push(listed.key.clone()),
+                (true, true) if is_asking => found.ended.push(listed.key.clone()),
+                _ => {}
             }
         }
-        match (listed.lacks(call.resource) && !may_call, known) {
-            (true, false) => unknown.push(listed.key.clone()),
-            (true, true) if is_asking => ended.push(listed.key.clone()),
-            _ => {}
+        let Self { again, late, behind, done, .. } = &mut found;
+        for of in [again, late, behind] {
+            done.extend(of.extract_if(.., |of| !context.may_ask_for(of.pod, of.container)).map(|of| of.key()));
         }
+        found
     }
-    let key_of = |candidate: &CallCandidate<'_>| candidate.pod.pod.key.clone();
-    let mut all = [again, late, behind];
-    for of in &mut all {
-        done.extend(of.extract_if(.., |of| !context.may_ask_for(of.pod, of.container)).map(|of| key_of(&of)));
-    }
-    let [again, late, behind] = all;
+}
+
+fn by_listing<'a>(context: &AllocateContext<'a>, call: &AllocateCall<'_>, listing: &PodListing) -> Identified<'a> {
+    let ListedCallers { waiting, again, late, behind, unknown, ended, done } =
+        ListedCallers::of(context, call, listing);
     let mut left = likeliest(waiting, context);
     // Whatever pod seems to be under admission, the call may be for one of which the kubelet has lost the ids, or may have lost them. And
     // a call that seems to be for such a one may be that of the successor of a pod that has ended.
     let is_first = left.iter().any(|candidate| candidate.asked == 0);
-    let lost = again.iter().chain(&late).chain(&behind).map(key_of).chain(done);
+    let lost = again.iter().chain(&late).chain(&behind).map(CallCandidate::key).chain(done);
     let doubtful = unknown.iter().cloned().chain(lost).chain(ended.into_iter().filter(|_| !is_first));
     if let Some(missing) = LiveReads::pods(doubtful).missing(context.live_reads) {
         return Identified::NeedLive(missing);
@@ -394,6 +416,12 @@ struct CallCandidate<'a> {
     asked: u32,
     /// Some container of the pod runs: its admission is over.
     admitted: bool,
+}
+
+impl CallCandidate<'_> {
+    fn key(&self) -> PodKey {
+        self.pod.pod.key.clone()
+    }
 }
 
 /// The container of `pod` that is next on this resource; several when nothing distinguishes them. `listed` is what PodResources says

@@ -278,7 +278,6 @@ impl TyJobs {
         let placed = |seat: &Seat| record.places.contains_key(&seat.pod) || found.contains(&*seat.pod);
         let tally = tally(job, spec, placed);
         let judged = verdict(spec.basic, spec.min_workers, started, tally);
-        let total = spec.workers();
         let refusal = refusal.map(|refusal| format!("; {refusal}")).unwrap_or_default();
         if judged.keep {
             record.judged.unfit = None;
@@ -289,19 +288,7 @@ impl TyJobs {
             }
             let places = &record.places;
             record.start.keep(|pod| places.contains_key(pod));
-            let (reason, text) = match judged.state {
-                ScheduleState::ScheduledSucceed => {
-                    (ConditionReason::Placed, format!("the leader and {total} workers have a place"))
-                }
-                _ if tally.leader => (
-                    ConditionReason::PlacedPartly,
-                    format!("the leader and {} of {total} workers have a place{refusal}", tally.workers),
-                ),
-                _ => (
-                    ConditionReason::PlacedPartly,
-                    format!("{} of {total} workers have a place{refusal}", tally.workers),
-                ),
-            };
+            let (reason, text) = placed_text(judged.state, tally, spec, &refusal);
             if news {
                 cx.agenda.stats.jobs.placed += 1;
                 // Places found on the same nodes change no status, so no event would bring a review: a timer does.
@@ -313,16 +300,8 @@ impl TyJobs {
             self.report(cx.terms.scene(cx.world), cx.agenda, key, judged.state, reason, text);
             return true;
         }
-        let needed = if spec.basic == BasicPolicy::Gang { total } else { spec.min_workers };
-        let text = match (tally.leader, spec.basic) {
-            (false, _) => format!("the leader has no place{refusal}"),
-            (true, BasicPolicy::Gang) => {
-                format!("{} of {total} workers would have a place, all are needed{refusal}", tally.workers)
-            }
-            (true, _) => {
-                format!("{} of {total} workers would have a place, {needed} are needed{refusal}", tally.workers)
-            }
-        };
+        let needed = if spec.basic == BasicPolicy::Gang { spec.workers() } else { spec.min_workers };
+        let text = unplaced_text(tally, spec, &refusal);
         // What this attempt reserved was never visible and wakes nothing; releasing earlier places does.
         taken.into_iter().for_each(|(.., reservation)| _ = cx.world.cancel_place(reservation));
         self.release_places(cx.world, cx.agenda, key);
@@ -440,6 +419,33 @@ pub fn unplaced_guests(world: &World, (job, spec): (&JobFacts, &JobSpec), first:
 
 fn ports_clash(ours: &[HostPort], theirs: &[HostPort]) -> bool {
     ours.iter().any(|port| theirs.iter().any(|other| port.conflicts(other)))
+}
+
+/// What is reported of a job that keeps its places.
+fn placed_text(state: ScheduleState, tally: PlacedPods, spec: &JobSpec, refusal: &str) -> (ConditionReason, String) {
+    let (placed, total) = (tally.workers, spec.workers());
+    match state {
+        ScheduleState::ScheduledSucceed => {
+            (ConditionReason::Placed, format!("the leader and {total} workers have a place"))
+        }
+        _ if tally.leader => {
+            let text = format!("the leader and {placed} of {total} workers have a place{refusal}");
+            (ConditionReason::PlacedPartly, text)
+        }
+        _ => (ConditionReason::PlacedPartly, format!("{placed} of {total} workers have a place{refusal}")),
+    }
+}
+
+/// What is reported of a job that gets no places.
+fn unplaced_text(tally: PlacedPods, spec: &JobSpec, refusal: &str) -> String {
+    let (placed, total, needed) = (tally.workers, spec.workers(), spec.min_workers);
+    match (tally.leader, spec.basic) {
+        (false, _) => format!("the leader has no place{refusal}"),
+        (true, BasicPolicy::Gang) => {
+            format!("{placed} of {total} workers would have a place, all are needed{refusal}")
+        }
+        (true, _) => format!("{placed} of {total} workers would have a place, {needed} are needed{refusal}"),
+    }
 }
 
 /// Why the job cannot be placed even on empty nodes, of one domain where it must be gathered.

@@ -9,7 +9,7 @@ use super::restarts::is_spent;
 use super::view::{NodeReachability, PodView};
 use crate::pod::Phase;
 use baton_contract::EventReason;
-use baton_contract::tyjob::{Allocation, Stage, WorkerEnd};
+use baton_contract::tyjob::{Allocation, Stage, TyJobStatus, WorkerEnd};
 
 /// What the workers of a job come to.
 #[derive(Debug, Default)]
@@ -94,27 +94,9 @@ impl Draft<'_> {
                 }
                 // One that is being deleted did not fail by itself: it is made again without being counted.
                 Phase::Failed if !replaced && pod.deleting.is_none() => {
-                    let why = pod.failure.as_deref().unwrap_or("no reason given");
-                    if pod.disrupted {
-                        status.replaced.insert(pod.name.clone(), pod.uid.clone());
-                        events.push((
-                            EventReason::WorkerDisrupted,
-                            format!("{} was ended from outside: {why}", member.name),
-                        ));
-                        continue;
-                    }
-                    let restarts = status.worker_set_restarts.entry(set.to_owned()).or_default();
-                    if *restarts < limit {
-                        *restarts += 1;
-                        status.replaced.insert(pod.name.clone(), pod.uid.clone());
-                        let text = format!("{} failed: {why}; restart {restarts} of {limit} of {set}", member.name);
-                        events.push((EventReason::WorkerRestarted, text));
-                    } else {
-                        tally.lost += 1;
-                        let text = format!("{} failed for good: {why}; restartLimit is {limit}", member.name);
-                        events.push((EventReason::WorkerFailed, text));
-                        status.ended_workers.insert(member.name, WorkerEnd::Failed);
-                    }
+                    let (reason, text) = count_failure(status, pod, set, limit);
+                    tally.lost += i64::from(reason == EventReason::WorkerFailed);
+                    events.push((reason, text));
                 }
                 Phase::Pending | Phase::Running if pod.ready && pod.deleting.is_none() => tally.good += 1,
                 _ => {}
@@ -179,6 +161,25 @@ impl Draft<'_> {
             node: place.node.clone(),
         }))
     }
+}
+
+/// A worker of this set has failed: it is made again, and counted if it failed by itself, until its set is at the limit. Returns what is
+/// said of it.
+fn count_failure(status: &mut TyJobStatus, pod: &PodView, set: &str, limit: i32) -> (EventReason, String) {
+    let (name, why) = (&pod.name, pod.failure.as_deref().unwrap_or("no reason given"));
+    if pod.disrupted {
+        status.replaced.insert(name.clone(), pod.uid.clone());
+        return (EventReason::WorkerDisrupted, format!("{name} was ended from outside: {why}"));
+    }
+    let restarts = status.worker_set_restarts.entry(set.to_owned()).or_default();
+    if *restarts < limit {
+        *restarts += 1;
+        let text = format!("{name} failed: {why}; restart {restarts} of {limit} of {set}");
+        status.replaced.insert(name.clone(), pod.uid.clone());
+        return (EventReason::WorkerRestarted, text);
+    }
+    status.ended_workers.insert(name.clone(), WorkerEnd::Failed);
+    (EventReason::WorkerFailed, format!("{name} failed for good: {why}; restartLimit is {limit}"))
 }
 
 /// Deletes a pod, unless it is being deleted.

@@ -272,26 +272,7 @@ fn sort(view: View<'_>, pod: &Pod) -> Result<Claims, Outcome> {
         let key = PodKey::new(&pod.key().namespace, name);
         let helped = |text: String, help| Err(Outcome::never(NAME, text, Wake::VOLUME).helped_by(help));
         let never = |text| helped(text, Help::Rule);
-        let Some(claim) = view.world.volumes().claim(&key) else {
-            let text = match used {
-                VolumeUse::Claim(_) => format!("claim {name} does not exist"),
-                VolumeUse::Ephemeral(_) => format!("claim {name} of an ephemeral volume has not been made yet"),
-            };
-            return helped(text, Help::Claim);
-        };
-        let is_own = claim.owner.as_deref() == Some(pod.facts.handoff.pod.uid.as_str());
-        if matches!(used, VolumeUse::Ephemeral(_)) && !is_own {
-            return never(format!(
-                "claim {name} was not made for this pod's ephemeral volume, whose claim has that name"
-            ));
-        }
-        if claim.deleting {
-            return never(format!("claim {name} is being deleted"));
-        }
-        if claim.lost {
-            let volume = claim.volume.as_deref().unwrap_or_default();
-            return never(format!("claim {name} is lost: its volume {volume} is gone"));
-        }
+        let claim = usable_claim(view, pod, used, &key)?;
         if claim.single_pod && is_taken(view, pod, name) {
             claims.taken = Some(name.into());
         }
@@ -334,6 +315,32 @@ fn sort(view: View<'_>, pod: &Pod) -> Result<Claims, Outcome> {
     claims.waiting.sort_by(|a, b| a.facts.request.cmp(&b.facts.request).then_with(|| a.key.cmp(&b.key)));
     claims.waiting.dedup_by(|a, b| a.key == b.key);
     Ok(claims)
+}
+
+/// The claim of one of the pod's volumes, if the pod can ever use it.
+fn usable_claim<'a>(view: View<'a>, pod: &Pod, used: &VolumeUse, key: &PodKey) -> Result<&'a ClaimFacts, Outcome> {
+    let name = used.claim();
+    let never = |text: String| Outcome::never(NAME, text, Wake::VOLUME);
+    let Some(claim) = view.world.volumes().claim(key) else {
+        let text = match used {
+            VolumeUse::Claim(_) => format!("claim {name} does not exist"),
+            VolumeUse::Ephemeral(_) => format!("claim {name} of an ephemeral volume has not been made yet"),
+        };
+        return Err(never(text).helped_by(Help::Claim));
+    };
+    let is_own = claim.owner.as_deref() == Some(pod.facts.handoff.pod.uid.as_str());
+    if matches!(used, VolumeUse::Ephemeral(_)) && !is_own {
+        let text = format!("claim {name} was not made for this pod's ephemeral volume, whose claim has that name");
+        return Err(never(text));
+    }
+    if claim.deleting {
+        return Err(never(format!("claim {name} is being deleted")));
+    }
+    if claim.lost {
+        let volume = claim.volume.as_deref().unwrap_or_default();
+        return Err(never(format!("claim {name} is lost: its volume {volume} is gone")));
+    }
+    Ok(claim)
 }
 
 fn is_taken(view: View<'_>, pod: &Pod, claim: &str) -> bool {
