@@ -30,5 +30,5 @@ pub use other_schedulers::{
 };
 pub use policies::{EarmarkPolicy, GangPolicy, JobPolicy, MetricWeights, OnBindFailure, RetryPolicy};
 pub use select::shape::PodShape;
-pub use settings::{BindStats, Config, JobStats, NodeSearch, Stats};
+pub use settings::{BindStats, Config, GroupStats, JobStats, NodeSearch, Stats};
 pub use timers::Moment;

@@ -99,18 +99,8 @@ pub struct Stats {
     pub binds: BindStats,
     /// Pods evicted to make room.
     pub preempted: u64,
-    /// Attempts of groups of gangs.
-    pub group_attempts: u64,
-    /// Full reviews of a group.
-    pub group_reviews: u64,
-    /// Members that were checked for an offer.
-    pub group_offered: u64,
-    /// Groups that were satisfied.
-    pub groups_satisfied: u64,
-    /// Groups whose waiting time was over.
-    pub group_timeouts: u64,
-    /// Groups that released their reservations.
-    pub group_releases: u64,
+    /// Groups of gangs.
+    pub groups: GroupStats,
     /// TYJobs.
     pub jobs: JobStats,
 }
@@ -126,6 +116,23 @@ pub struct BindStats {
     pub contended: u64,
     /// Half-done binds that were resumed.
     pub resumed: u64,
+}
+
+/// Counters of groups of gangs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct GroupStats {
+    /// Attempts.
+    pub attempts: u64,
+    /// Full reviews.
+    pub reviews: u64,
+    /// Members that were checked for an offer.
+    pub offered: u64,
+    /// Groups that were satisfied.
+    pub satisfied: u64,
+    /// Groups whose waiting time was over.
+    pub timeouts: u64,
+    /// Groups that released their reservations.
+    pub releases: u64,
 }
 
 /// Counters of TYJobs.

@@ -107,7 +107,7 @@ impl Gangs {
             self.report_short(cx, group, UnfitMember::of(pod, text, Wake::ANY));
             return cx.agenda.queue.hurry(item, until);
         }
-        cx.agenda.stats.group_attempts += 1;
+        cx.agenda.stats.groups.attempts += 1;
         self.drop_outdated(&mut cx.rooms(), group);
         if let Some(record) = self.groups.get_mut(group) {
             record.progress.attempts += 1;

@@ -58,7 +58,7 @@ impl Gangs {
         if since.saturating_add(wait_of(world, group)) > terms.now.mono {
             return self.arm(terms.scene(world), agenda, group);
         }
-        agenda.stats.group_timeouts += 1;
+        agenda.stats.groups.timeouts += 1;
         let wait = wait_of(world, group);
         let why = format!("group {group} was not satisfied within {} s", wait.as_secs_f64());
         let mut members = reserved_members(world, reservations, group);
@@ -95,7 +95,7 @@ impl Gangs {
         if held.is_empty() {
             return;
         }
-        agenda.stats.group_releases += 1;
+        agenda.stats.groups.releases += 1;
         let message = format!("room of {} pods given back: {why}", held.len());
         for id in &held {
             reservations.release(*terms, world, agenda, *id);

@@ -84,7 +84,7 @@ impl Gangs {
             self.waits.extend(waited);
         }
         cx.preemption.withdraw_group(cx.world, cx.agenda, group);
-        cx.agenda.stats.groups_satisfied += u64::from(quorum);
+        cx.agenda.stats.groups.satisfied += u64::from(quorum);
         if quorum && let Some(id) = held.first() {
             let message = format!("group {group} has room for {} pods: binding", held.len());
             cx.agenda.event(cx.world, *id, EventReason::GangSatisfied, message);
@@ -323,7 +323,7 @@ impl Gangs {
             }
         }
         agenda.steps.push(Step::Withdraw(members.clone()));
-        agenda.stats.group_releases += 1;
+        agenda.stats.groups.releases += 1;
         if let Some(record) = self.groups.get_mut(&group).filter(|_| kind == CommitKind::First) {
             record.progress.generation = Generation::New;
         }

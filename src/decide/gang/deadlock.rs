@@ -183,7 +183,7 @@ impl Gangs {
     pub(super) fn report_released(&mut self, scene: Scene<'_>, agenda: &mut Agenda, released: &[GroupId], why: &str) {
         agenda.wake(Wake::POD_FREED);
         for group in released {
-            agenda.stats.group_releases += 1;
+            agenda.stats.groups.releases += 1;
             if let Some(record) = self.groups.get_mut(group) {
                 record.stop_waiting();
             }

@@ -209,7 +209,7 @@ impl Gangs {
 
     /// Decides from the state of its gangs whether a group is queued, not ready, or forgotten.
     pub(super) fn review(&mut self, cx: &mut Context<'_>, group: &GroupId) {
-        cx.agenda.stats.group_reviews += 1;
+        cx.agenda.stats.groups.reviews += 1;
         if has_left(cx.world, cx.reservations, group) {
             self.release_group(&mut cx.rooms(), group, "one of its gangs belongs to another group now");
         }

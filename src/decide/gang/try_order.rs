@@ -41,7 +41,7 @@ impl TryOrder {
         let failed = |pod: &Pod| !failed.is_empty() && anti_affinity.is_any(world, failed, pod);
         let gangs = gangs.into_iter().map(|(gang, pods)| of_gang(gang, pods, &failed, aim)).collect();
         let order = Self { gangs, anti_affinity };
-        stats.group_offered += order.len() as u64;
+        stats.groups.offered += order.len() as u64;
         order
     }
 

@@ -143,7 +143,7 @@ fn surplus_of_a_gang_that_was_satisfied_all_the_time_is_no_new_quorum() {
     gangs.cluster.change_node("n", |facts| facts.allocatable.set("cpu", "4".parse().unwrap()));
     gangs.wait(3);
     assert_eq!((gangs.count("g"), gangs.reported("GangSatisfied")), (4, 1));
-    assert_eq!(gangs.cluster.stats().groups_satisfied, 1);
+    assert_eq!(gangs.cluster.stats().groups.satisfied, 1);
 }
 
 #[test]

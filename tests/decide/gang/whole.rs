@@ -164,7 +164,7 @@ fn row_9_a_member_that_fits_nowhere_is_left_out_where_the_others_suffice() {
     ["b", "c", "d"].iter().for_each(|name| gangs.asks(name, &[(key::NVIDIA_GPU, "1")], &keys));
     gangs.settle();
     assert_eq!(gangs.bound(), ["b", "c", "d"]);
-    assert_eq!(gangs.cluster.stats().group_attempts, 1, "two cycles of one pass");
+    assert_eq!(gangs.cluster.stats().groups.attempts, 1, "two cycles of one pass");
 }
 
 fn pair(cpus: u32) -> TestGangs {
@@ -191,7 +191,7 @@ fn row_11_a_group_across_namespaces_waits_for_the_missing_gang_and_names_it() {
     let groups = ("groups", r#"["one/a","two/b"]"#);
     gangs.members("one/a", 2, &gang("a", "2", &[groups]));
     gangs.settle();
-    assert_eq!((gangs.reason("one/a-0"), gangs.cluster.stats().group_attempts), ("GangIncomplete", 0));
+    assert_eq!((gangs.reason("one/a-0"), gangs.cluster.stats().groups.attempts), ("GangIncomplete", 0));
     assert!(gangs.condition("one/a-0").contains("two/b"), "{}", gangs.condition("one/a-0"));
     gangs.members("two/b", 3, &gang("b", "3", &[groups]));
     gangs.settle();
@@ -245,7 +245,7 @@ fn row_15_nothing_is_tried_before_the_last_needed_pod_exists() {
     let keys = gang("g", "4", &[]);
     gangs.members("g", 3, &keys);
     gangs.wait(10);
-    assert_eq!((gangs.count("g"), gangs.cluster.stats().group_attempts), (0, 0));
+    assert_eq!((gangs.count("g"), gangs.cluster.stats().groups.attempts), (0, 0));
     gangs.member("g-3", &keys);
     gangs.settle();
     assert_eq!(gangs.count("g"), 4);
@@ -451,7 +451,7 @@ fn row_28_a_gated_member_does_not_count() {
     gated.spec.gates = vec!["later".into()];
     gangs.cluster.submit(gated);
     gangs.wait(2);
-    assert_eq!((gangs.count("g"), gangs.cluster.stats().group_attempts), (0, 0));
+    assert_eq!((gangs.count("g"), gangs.cluster.stats().groups.attempts), (0, 0));
     gangs.change("g-2", |facts| facts.spec.gates.clear());
     gangs.settle();
     assert_eq!(gangs.count("g"), 3);

@@ -11,11 +11,11 @@ use baton::decide::world::spec::PodTerm;
 use crate::harness::gangs::{TestGangs, gang};
 
 fn reviews(gangs: &TestGangs) -> u64 {
-    gangs.cluster.stats().group_reviews
+    gangs.cluster.stats().groups.reviews
 }
 
 fn offered(gangs: &TestGangs) -> u64 {
-    gangs.cluster.stats().group_offered
+    gangs.cluster.stats().groups.offered
 }
 
 /// A gang of so many, all of them bound.
@@ -59,7 +59,7 @@ fn a_member_that_is_lost_or_joins_is_judged() {
 fn an_attempt_goes_through_the_members_once() {
     let gangs = bound(50);
     assert_eq!(offered(&gangs), 50);
-    assert_eq!(gangs.cluster.stats().group_attempts, 1);
+    assert_eq!(gangs.cluster.stats().groups.attempts, 1);
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn a_gang_of_many_alike_that_fits_nowhere_costs_one_look_at_its_members() {
     (0..50).for_each(|n| gangs.asks(&format!("never-{n}"), &[("cpu", "9")], &keys));
     gangs.settle();
     assert_eq!((gangs.count("never"), gangs.reason("never-7")), (0, "Unschedulable"));
-    assert_eq!((offered(&gangs), gangs.cluster.stats().group_attempts), (50, 1));
+    assert_eq!((offered(&gangs), gangs.cluster.stats().groups.attempts), (50, 1));
 }
 
 /// Nodes of one pool: as many as a search looks at, where all 64 are there.
@@ -115,7 +115,7 @@ fn large() -> TestGangs {
 /// Work of each attempt so far.
 fn work(gangs: &TestGangs) -> u64 {
     let stats = gangs.cluster.stats();
-    stats.work.done() / stats.group_attempts
+    stats.work.done() / stats.groups.attempts
 }
 
 fn run_once(gangs: &mut TestGangs) {
@@ -173,11 +173,11 @@ fn a_call_decides_no_more_once_its_decisions_have_cost_much() {
     crowd(&mut gangs, 2000);
     (0..5).for_each(|n| apart(&mut gangs, &format!("g{n}"), &[]));
     run_once(&mut gangs);
-    let tried = gangs.cluster.stats().group_attempts;
+    let tried = gangs.cluster.stats().groups.attempts;
     assert!((1..5).contains(&tried), "{tried} gangs tried in one call");
     assert!(gangs.cluster.scheduler.next().is_some_and(|at| at <= gangs.cluster.now), "the others are due");
     gangs.settle();
-    assert!(gangs.cluster.stats().group_attempts >= 5);
+    assert!(gangs.cluster.stats().groups.attempts >= 5);
 }
 
 #[test]
