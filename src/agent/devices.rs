@@ -90,21 +90,7 @@ pub fn list(
             tracing::warn!(uuid = %gpu.uuid, "a GPU with an unusable UUID is left out");
             continue;
         };
-        let facts = |class| DeviceFacts {
-            mig: match gpu.mig.mode {
-                MigMode::Enabled => Some(true),
-                MigMode::Disabled | MigMode::NotSupported => Some(false),
-                MigMode::Unknown => None,
-            },
-            strategy,
-            node_split,
-            found: gpu
-                .unanswered
-                .iter()
-                .map(|seen| DeviceCondition::new(seen.question.reason(), seen.to_string()))
-                .collect(),
-            ..DeviceFacts::new(class)
-        };
+        let facts = |class| DeviceFacts { strategy, node_split, ..facts_of(gpu, class) };
         let split = strategy != MigStrategy::None && gpu.mig.mode == MigMode::Enabled;
         devices.push(NodeDevice {
             id: id.clone(),
@@ -140,6 +126,20 @@ pub fn list(
     devices.extend(nics(machine, options, findings, now));
     number_nics(&mut devices);
     devices
+}
+
+/// What NVML says of a GPU, or did not say; for the GPU itself and for its MIG devices.
+fn facts_of(gpu: &GpuInfo, class: DeviceClass) -> DeviceFacts {
+    let found = gpu.unanswered.iter().map(|seen| DeviceCondition::new(seen.question.reason(), seen.to_string()));
+    DeviceFacts {
+        mig: match gpu.mig.mode {
+            MigMode::Enabled => Some(true),
+            MigMode::Disabled | MigMode::NotSupported => Some(false),
+            MigMode::Unknown => None,
+        },
+        found: found.collect(),
+        ..DeviceFacts::new(class)
+    }
 }
 
 /// Numbers of the GPUs in the Device object: their minors, and for those whose minor is not known the lowest ones that are left.

@@ -355,37 +355,6 @@ impl LightPod {
     /// The hand-off's record.
     pub fn handoff(&self) -> HandoffPod {
         let meta = &self.metadata;
-        let text = |key: &str| self.annotation(key).map(Into::into);
-        let hints = self.annotation(key::DEVICE_ALLOCATE_HINT).and_then(|text| parse_hints(text).ok());
-        let counting = |kind| {
-            hints.as_ref().and_then(|hints| hints.get(&kind)).map_or_else(Counting::default, DeviceHint::counting)
-        };
-        let status = &self.status;
-        let running = |name: &str| {
-            status.all_containers().any(|container| &*container.name == name && container.state.running.is_some())
-        };
-        let started = |name: &str| {
-            let started = |of: &LightContainerStatus| {
-                of.state.running.is_some() || of.state.terminated.is_some() || of.restart_count > 0
-            };
-            status.all_containers().any(|container| &*container.name == name && started(container))
-        };
-        let ended = |name: &str| {
-            let mut all = status.all_containers().filter(|of| &*of.name == name);
-            all.find_map(|of| {
-                [&of.state, &of.last_state].into_iter().find_map(|of| of.terminated.as_ref()?.finished_at)
-            })
-        };
-        let containers = self.spec.all_containers().map(|(container, kind)| PodContainer {
-            name: container.name.clone(),
-            kind,
-            request: container.request(),
-            running: running(&container.name),
-            started: started(&container.name),
-            lacks_devices: status.all_containers().any(|of| of.name == container.name && of.lacks_devices(None)),
-            ended: ended(&container.name),
-            dra_backed: self.dra_backed(&container.name),
-        });
         HandoffPod {
             pod: PodRef::new(
                 meta.namespace.as_deref().unwrap_or_default(),
@@ -394,7 +363,7 @@ impl LightPod {
             ),
             node: self.spec.node_name.clone().filter(|node| !node.is_empty()),
             scheduler_name: self.spec.scheduler_name.clone().unwrap_or_else(|| "default-scheduler".into()),
-            phase: Phase::of(status.phase.as_deref()),
+            phase: Phase::of(self.status.phase.as_deref()),
             deleting: meta
                 .deletion_timestamp
                 .as_ref()
@@ -406,20 +375,51 @@ impl LightPod {
             scheduled_condition: self.condition("PodScheduled").is_some_and(|found| &*found.status == "True"),
             resizing: self.resizing(),
             created: meta.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |at| at.0),
-            containers: containers.collect(),
-            assignment: AssignmentText {
-                device_allocated: text(key::DEVICE_ALLOCATED),
-                container_devices: text(key::CONTAINER_DEVICES),
-                bind_timestamp: self
-                    .annotation(key::BIND_TIMESTAMP)
-                    .filter(|text| text.len() <= MAX_NANOS)
-                    .map(Into::into),
-                joint: self.annotation(key::DEVICE_JOINT_ALLOCATE).is_some_and(|value| !value.is_empty()),
-                gpus: counting(DeviceType::Gpu),
-                nics: counting(DeviceType::Rdma),
-                committed: self.annotation(key::GANG_COMMITTED).and_then(|text| Committed::parse(text).ok()),
-                shares: self.share_terms(),
-            },
+            containers: self.handoff_containers().collect(),
+            assignment: self.assignment(),
+        }
+    }
+
+    /// What the spec asks for each container, and what the kubelet shows of it.
+    fn handoff_containers(&self) -> impl Iterator<Item = PodContainer> {
+        self.spec.all_containers().map(move |(container, kind)| {
+            let own = || self.status.all_containers().filter(|of| of.name == container.name);
+            let has_started = |of: &LightContainerStatus| {
+                of.state.running.is_some() || of.state.terminated.is_some() || of.restart_count > 0
+            };
+            let end = |of: &LightContainerStatus| {
+                [&of.state, &of.last_state].into_iter().find_map(|state| state.terminated.as_ref()?.finished_at)
+            };
+            PodContainer {
+                name: container.name.clone(),
+                kind,
+                request: container.request(),
+                running: own().any(|of| of.state.running.is_some()),
+                started: own().any(has_started),
+                lacks_devices: own().any(|of| of.lacks_devices(None)),
+                ended: own().find_map(end),
+                dra_backed: self.dra_backed(&container.name),
+            }
+        })
+    }
+
+    /// What annotations say of its devices and its commit.
+    fn assignment(&self) -> AssignmentText {
+        let text = |key: &str| self.annotation(key).map(Into::into);
+        let hints = self.annotation(key::DEVICE_ALLOCATE_HINT).and_then(|text| parse_hints(text).ok());
+        let counting = |kind| {
+            hints.as_ref().and_then(|hints| hints.get(&kind)).map_or_else(Counting::default, DeviceHint::counting)
+        };
+        let bind_timestamp = self.annotation(key::BIND_TIMESTAMP).filter(|text| text.len() <= MAX_NANOS);
+        AssignmentText {
+            device_allocated: text(key::DEVICE_ALLOCATED),
+            container_devices: text(key::CONTAINER_DEVICES),
+            bind_timestamp: bind_timestamp.map(Into::into),
+            joint: self.annotation(key::DEVICE_JOINT_ALLOCATE).is_some_and(|value| !value.is_empty()),
+            gpus: counting(DeviceType::Gpu),
+            nics: counting(DeviceType::Rdma),
+            committed: self.annotation(key::GANG_COMMITTED).and_then(|text| Committed::parse(text).ok()),
+            shares: self.share_terms(),
         }
     }
 

@@ -126,24 +126,28 @@ fn pods_of(object: Value) -> Result<Option<UnadmittedObject>, ManifestError> {
     let mut pods = Vec::new();
     for (part, template, count) in templates {
         for at in 0..count.min(MOST + 1) {
-            let mut pod =
-                json!({"apiVersion": "v1", "kind": "Pod", "metadata": template["metadata"], "spec": template["spec"]});
-            if !pod["metadata"].is_object() {
-                pod["metadata"] = json!({});
-            }
-            let named = format!("{name}-{part}{at}");
-            pod["metadata"]["namespace"] = json!(namespace);
-            pod["metadata"]["uid"] = json!(format!("what-if-{kind}-{namespace}-{named}"));
-            pod["metadata"]["name"] = json!(named);
-            if kind == keys::KIND {
-                // As the controller does, unless it was told another one.
-                pod["spec"]["schedulerName"] = json!("baton-scheduler");
-            }
-            pods.push(admit(pod)?);
+            pods.push(admit(pod_of(template, &kind, &namespace, &format!("{name}-{part}{at}")))?);
         }
     }
     let (name, is_tyjob) = (format!("{kind} {namespace}/{name}"), kind == keys::KIND);
     Ok(Some(UnadmittedObject { name, pods, together, is_tyjob, pod_group: None }))
+}
+
+/// A pod of this name, as the controller of this kind makes it of its template.
+fn pod_of(template: &Value, kind: &str, namespace: &str, name: &str) -> Value {
+    let mut pod =
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": template["metadata"], "spec": template["spec"]});
+    if !pod["metadata"].is_object() {
+        pod["metadata"] = json!({});
+    }
+    pod["metadata"]["namespace"] = json!(namespace);
+    pod["metadata"]["uid"] = json!(format!("what-if-{kind}-{namespace}-{name}"));
+    pod["metadata"]["name"] = json!(name);
+    if kind == keys::KIND {
+        // Unless the controller was told another one.
+        pod["spec"]["schedulerName"] = json!("baton-scheduler");
+    }
+    pod
 }
 
 fn yaml(error: &serde_saphyr::Error) -> ManifestError {

@@ -208,9 +208,18 @@ impl Gangs {
         if is_strict(placing.world, group) {
             return Attempt::Unfit(unfit);
         }
-        // Where it holds room already, that is where it goes on; else where the most of it fits.
-        let held = topology.required.clone();
-        let held = placing.world.domains_for(group, &held);
+        self.attempt_nearest(placing, group, topology, unfit)
+    }
+
+    /// No domain has room for a group that starts with those that fit: it goes on where it holds room, else where the most of it fits.
+    fn attempt_nearest(
+        &mut self,
+        placing: &mut Placing<'_>,
+        group: &GroupId,
+        topology: &GroupTopology,
+        unfit: UnfitMember,
+    ) -> Attempt {
+        let held = placing.world.domains_for(group, &topology.required);
         let at = match &held[..] {
             [one] => Some(Arc::new(one.clone())),
             _ => unfit.near.as_ref().map(|(at, _)| Arc::clone(at)),
@@ -222,7 +231,7 @@ impl Gangs {
         placing.world.unconfine();
         match attempt {
             Attempt::Unfit(other) => {
-                Attempt::Unfit(UnfitMember { wake: wake.or(other.wake), near: unfit.near, ..other })
+                Attempt::Unfit(UnfitMember { wake: unfit.wake.or(other.wake), near: unfit.near, ..other })
             }
             satisfied @ Attempt::Satisfied(_) => satisfied,
         }
