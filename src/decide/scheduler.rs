@@ -48,7 +48,7 @@ use crate::core::context::{Context, LentOwners};
 use crate::core::earmarks::Earmarks;
 use crate::core::preemption::Preemption;
 use crate::core::queue::{Item, Queue};
-use crate::core::reporter::Reporter;
+use crate::core::reporter::{Reporter, WaitsFor};
 use crate::core::reservations::Reservations;
 use crate::core::rules::plugins::{gpu_patience, image_locality};
 use crate::core::rules::{Plugins, Queued};
@@ -408,8 +408,8 @@ impl Scheduler {
                 }
             }
             Step::Report(id, reason, message) => {
-                let alone = gangs.is_alone(cx.world, cx.reservations, id);
-                cx.reporter.report(cx.terms.scene(cx.world), cx.agenda, id, reason, &message, alone);
+                let waits = gangs.waits_for(cx.world, cx.reservations, id);
+                cx.report(id, reason, message, waits);
             }
             Step::RoomFreed => tyjobs.room_changed(cx.terms.scene(cx.world), cx.agenda, Wake::POD_FREED),
             Step::RestateCommit(pods, committed) => binder.restate_commit(&pods, &committed),
@@ -572,7 +572,7 @@ impl Scheduler {
 
     /// Queues a pod that is ours and waits: by itself, or with its group.
     fn enqueue(&mut self, id: PodId, now: Moment) {
-        let (cx, binder, gangs, ..) = self.split(now);
+        let (mut cx, binder, gangs, ..) = self.split(now);
         let Some(pod) = cx.world.pod(id).filter(|pod| pod.place == Place::Waiting) else { return };
         let handoff = &pod.facts.handoff;
         if !cx.terms.leading
@@ -603,14 +603,7 @@ impl Scheduler {
                 // Only a change of its own or of its gang helps.
                 cx.agenda.queue.add(id, &queued, cx.terms.rules.queue_sort(), now.mono);
                 cx.agenda.queue.park(id, Wake::NONE, now.mono);
-                cx.reporter.report(
-                    cx.terms.scene(cx.world),
-                    cx.agenda,
-                    id,
-                    why.reason(),
-                    &why.to_string().into(),
-                    false,
-                );
+                cx.report(id, why.reason(), why.to_string(), WaitsFor::Gang);
             }
         }
     }

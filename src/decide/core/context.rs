@@ -13,14 +13,17 @@
 //!
 //! `Reservations`, `Preemption`, `Earmarks` and `Reporter` change only themselves and what they are lent.
 
+use std::sync::Arc;
+
 use crate::world::{PodFacts, PodId, World};
+use baton_contract::ConditionReason;
 
 use super::agenda::{Agenda, NEW_POD, Terms};
 use super::earmarks::Earmarks;
 use super::placing::{Placing, Rooms};
 use super::preemption::Preemption;
 use super::queue::{Item, Queue};
-use super::reporter::Reporter;
+use super::reporter::{Reporter, WaitsFor};
 use super::reservations::Reservations;
 use super::select::index::Index;
 use super::settings::Config;
@@ -113,6 +116,11 @@ impl Context<'_> {
     pub fn open_for(&mut self, id: Option<PodId>, facts: &PodFacts) {
         let item = Item::Pod(id.unwrap_or(NEW_POD));
         self.earmarks.open_for(self.terms, self.world, &item, facts.spec.priority, facts.spec.deadline);
+    }
+
+    /// Reports why a pod waits; see [`Reporter::report`].
+    pub fn report(&mut self, id: PodId, reason: ConditionReason, message: impl Into<Arc<str>>, waits: WaitsFor) {
+        self.reporter.report(self.terms.scene(self.world), self.agenda, id, reason, &message.into(), waits);
     }
 
     /// The part that giving room back changes.

@@ -36,6 +36,15 @@ struct Reported {
     failures: u32,
 }
 
+/// For whose place a pod waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WaitsFor {
+    /// For its own.
+    Itself,
+    /// For those of its gang, which is reported on as a whole.
+    Gang,
+}
+
 /// What was reported of each pod that waits.
 #[derive(Debug, Clone, Default)]
 pub struct Reporter {
@@ -45,8 +54,7 @@ pub struct Reporter {
 }
 
 impl Reporter {
-    /// Reports why a pod waits: a new reason at once, and as an event; another message of the same reason at most once per pause. `alone`:
-    /// it waits for itself.
+    /// Reports why a pod waits: a new reason at once, and as an event; another message of the same reason at most once per pause.
     pub fn report(
         &mut self,
         scene: Scene<'_>,
@@ -54,7 +62,7 @@ impl Reporter {
         id: PodId,
         reason: ConditionReason,
         message: &Arc<str>,
-        alone: bool,
+        waits: WaitsFor,
     ) {
         let Some(found) = scene.world.pod(id) else { return };
         if self.reason(id) != Some(reason) {
@@ -70,15 +78,14 @@ impl Reporter {
             for warning in warnings {
                 agenda.warning(scene.world, id, warning.reason(), warning.to_string());
             }
-            if invalid || alone {
+            if invalid || waits == WaitsFor::Itself {
                 agenda.warning(scene.world, id, event, message.as_ref().to_owned());
                 return self.condition(scene, agenda, id, reason, message);
             }
         }
-        if alone {
-            self.condition(scene, agenda, id, reason, message);
-        } else {
-            self.member(scene, agenda, id, reason, message);
+        match waits {
+            WaitsFor::Itself => self.condition(scene, agenda, id, reason, message),
+            WaitsFor::Gang => self.member(scene, agenda, id, reason, message),
         }
     }
 

@@ -7,7 +7,7 @@ use crate::core::agenda::{Agenda, Scene, Step};
 use crate::core::context::Context;
 use crate::core::placing::Rooms;
 use crate::core::queue::{Item, Queue, QueueState};
-use crate::core::reporter::Reporter;
+use crate::core::reporter::{Reporter, WaitsFor};
 use crate::core::reservations::Reservations;
 use crate::core::rules::Queued;
 use crate::core::timers::Timer;
@@ -115,9 +115,12 @@ impl Gangs {
         pods.filter(|pod| pod.facts.handoff.created < commit.attempt).map(|pod| pod.id).collect()
     }
 
-    /// `true` when the pod is queued as a single pod.
-    pub fn is_alone(&self, world: &World, reservations: &Reservations, id: PodId) -> bool {
-        self.route_of(world, reservations, id) == Some(Route::Alone)
+    /// Whether the pod is queued as a single pod, or with its gang.
+    pub fn waits_for(&self, world: &World, reservations: &Reservations, id: PodId) -> WaitsFor {
+        match self.route_of(world, reservations, id) {
+            Some(Route::Alone) => WaitsFor::Itself,
+            _ => WaitsFor::Gang,
+        }
     }
 
     /// Starts with the gangs of the world when this process begins to lead.
@@ -390,7 +393,7 @@ impl Gangs {
                 if stepped {
                     reporter.end_pause(id);
                 }
-                reporter.report(scene, agenda, id, why.reason(), &why.to_string().into(), false);
+                reporter.report(scene, agenda, id, why.reason(), &why.to_string().into(), WaitsFor::Gang);
             }
         }
     }

@@ -1,7 +1,5 @@
 //! The scheduling cycle of one pod that belongs to no gang: choose a node and reserve it, or report why there is none.
 
-use std::sync::Arc;
-
 use crate::gang::{Gangs, Route};
 use crate::tyjob::{PlaceRoute, TyJobs};
 use crate::world::{NodeId, Place, Pod, PodId, Wake};
@@ -29,14 +27,8 @@ pub fn schedule_one(cx: &mut Context<'_>, gangs: &mut Gangs, tyjobs: &mut TyJobs
         PlaceRoute::Waits(why) => {
             // The job wakes it.
             cx.agenda.queue.park(id, Wake::NONE, now);
-            cx.reporter.report(
-                cx.terms.scene(cx.world),
-                cx.agenda,
-                id,
-                ConditionReason::Unschedulable,
-                &why.into(),
-                gangs.is_alone(cx.world, cx.reservations, id),
-            );
+            let waits = gangs.waits_for(cx.world, cx.reservations, id);
+            cx.report(id, ConditionReason::Unschedulable, why, waits);
             return cx.reporter.note_rules(id, [JOB]);
         }
     }
@@ -77,26 +69,12 @@ fn schedule_alone(cx: &mut Context<'_>, gangs: &mut Gangs, id: PodId, priority: 
         NodeChoice::Nowhere(diagnosis) => fits_nowhere(cx, gangs, id, &diagnosis),
         NodeChoice::WaitUntil(at, refusal) => {
             cx.agenda.queue.wait_until(id, at);
-            cx.reporter.report(
-                cx.terms.scene(cx.world),
-                cx.agenda,
-                id,
-                ConditionReason::Unschedulable,
-                &refusal.text.into_owned().into(),
-                true,
-            );
+            cx.report(id, ConditionReason::Unschedulable, refusal.text.into_owned(), WaitsFor::Itself);
             cx.reporter.note_rules(id, [refusal.rule]);
         }
         NodeChoice::Fault(text) => {
             cx.agenda.queue.fail(id, now);
-            cx.reporter.report(
-                cx.terms.scene(cx.world),
-                cx.agenda,
-                id,
-                ConditionReason::SchedulerError,
-                &text.into_owned().into(),
-                true,
-            );
+            cx.report(id, ConditionReason::SchedulerError, text.into_owned(), WaitsFor::Itself);
         }
     }
 }
@@ -133,6 +111,6 @@ fn fits_nowhere(cx: &mut Context<'_>, gangs: &mut Gangs, id: PodId, diagnosis: &
         // So does one for which nodes are kept, since now or before.
         cx.agenda.queue.park(id, diagnosis.wake, now);
     }
-    cx.reporter.report(cx.terms.scene(cx.world), cx.agenda, id, reason, &Arc::from(message), true);
+    cx.report(id, reason, message, WaitsFor::Itself);
     cx.reporter.note_rules(id, diagnosis.rules());
 }
