@@ -177,30 +177,30 @@ fn conditions(gang: &Gang, attempts: GroupAttempts<'_>, next: &mut PodGroupStatu
     let placed = counts.placed() + succeeded;
     let list = &mut next.conditions;
     if counts.all() > 0 || next.phase == Some(PodGroupPhase::Finished) {
-        let (yes, reason, message) = if placed >= min.max(1) {
-            (true, ConditionReason::Scheduled, format!("{placed} of {min} members have a node"))
+        let (word, reason, message) = if placed >= min.max(1) {
+            ("True", ConditionReason::Scheduled, format!("{placed} of {min} members have a node"))
         } else if let Some((reason, message)) = attempts.not_ready {
-            (false, reason, message.to_owned())
+            ("False", reason, message.to_owned())
         } else if counts.reserved > 0 && attempts.progress.holding_since.is_none() && attempts.once() {
             (
-                false,
+                "False",
                 ConditionReason::Binding,
                 format!("{placed} of {min} members have a node, {} are being bound", counts.reserved),
             )
         } else if counts.unplaced() + counts.reserved == 0 {
             (
-                false,
+                "False",
                 ConditionReason::GangIncomplete,
                 format!("{placed} of {min} members have a node, and no other one waits"),
             )
         } else {
-            (false, ConditionReason::Unschedulable, attempt_text(gang, attempts))
+            ("False", ConditionReason::Unschedulable, attempt_text(gang, attempts))
         };
-        set(list, key::CONDITION_SCHEDULED, yes, reason, message, now);
+        set(list, (key::CONDITION_SCHEDULED, word), reason, message, now);
     }
     if attempts.once() {
         let message = "every gang of the group had room for its members at once".to_owned();
-        set(list, key::CONDITION_SATISFIED, true, ConditionReason::GangSatisfied, message, now);
+        set(list, (key::CONDITION_SATISFIED, "True"), ConditionReason::GangSatisfied, message, now);
     } else if counts.children() > 0 {
         unset(list, key::CONDITION_SATISFIED, ConditionReason::NotSatisfied, "its members wait for a place", now);
     }
@@ -211,13 +211,13 @@ fn conditions(gang: &Gang, attempts: GroupAttempts<'_>, next: &mut PodGroupStatu
             counts.timed_out,
             key::TIMEOUT
         );
-        set(list, key::CONDITION_TIMEOUT, true, ConditionReason::GangTimeout, message, now);
+        set(list, (key::CONDITION_TIMEOUT, "True"), ConditionReason::GangTimeout, message, now);
     } else {
         unset(list, key::CONDITION_TIMEOUT, ConditionReason::NoMarks, "no pod is marked any more", now);
     }
     if next.phase == Some(PodGroupPhase::Finished) {
         let message = format!("{} members succeeded", next.succeeded);
-        set(list, key::CONDITION_FINISHED, true, ConditionReason::Finished, message, now);
+        set(list, (key::CONDITION_FINISHED, "True"), ConditionReason::Finished, message, now);
     } else {
         unset(list, key::CONDITION_FINISHED, ConditionReason::NewGeneration, "new members were made", now);
     }
@@ -241,8 +241,14 @@ fn attempt_text(gang: &Gang, attempts: GroupAttempts<'_>) -> String {
     format!("attempt {}: {failure}{next}", attempts.progress.attempts)
 }
 
-fn set(list: &mut Vec<Condition>, name: &str, yes: bool, reason: ConditionReason, message: String, now: Timestamp) {
-    let status = if yes { "True" } else { "False" };
+/// Writes a condition, by its type and status. The time of transition is kept unless the status changes.
+fn set(
+    list: &mut Vec<Condition>,
+    (name, status): (&str, &str),
+    reason: ConditionReason,
+    message: String,
+    now: Timestamp,
+) {
     match list.iter_mut().find(|condition| condition.type_ == name) {
         Some(known) => {
             if known.status != status {
@@ -266,6 +272,6 @@ fn set(list: &mut Vec<Condition>, name: &str, yes: bool, reason: ConditionReason
 /// Sets a condition to false; one that was never true is left out.
 fn unset(list: &mut Vec<Condition>, name: &str, reason: ConditionReason, message: &str, now: Timestamp) {
     if list.iter().any(|condition| condition.type_ == name && condition.status == "True") {
-        set(list, name, false, reason, message.to_owned(), now);
+        set(list, (name, "False"), reason, message.to_owned(), now);
     }
 }
