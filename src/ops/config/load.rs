@@ -9,7 +9,7 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
 use super::nearest::nearest;
-use super::removed::{REMOVED, removed};
+use super::removed::{all_removed, removed};
 use super::setting::{Section, Setting, variables};
 use super::tree::Misplaced;
 use super::yaml;
@@ -156,7 +156,7 @@ pub fn load<O: Default>(
         apply_file(settings, sections, &mut loaded, &path, &text, command)?;
         loaded.file = Some(path);
     }
-    let gone = REMOVED.iter().map(|(name, _)| *name).filter(|name| !settings.iter().any(|known| known.name == *name));
+    let gone = all_removed().map(|(name, _)| name).filter(|name| !settings.iter().any(|known| known.name == *name));
     for (name, variable) in gone.flat_map(|name| variables(name).map(move |variable| (name, variable))) {
         if let Some(problem) = environment(&variable).and_then(|_| removed(name)) {
             return Err(ConfigError::Environment { variable, problem });

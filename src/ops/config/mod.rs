@@ -12,7 +12,7 @@ mod yaml;
 
 pub use load::{ConfigError, Loaded, Source, arguments, load, load_text};
 pub use nearest::nearest;
-pub use removed::{REMOVED, removed};
+pub use removed::removed;
 pub use setting::{Section, Setting, THEIRS, Value, print};
 pub use tree::{Fields, Misplaced, Spot, YamlNode, YamlValue};
 #[cfg(feature = "simulate")]

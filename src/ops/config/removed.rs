@@ -2,6 +2,13 @@
 
 /// Times that no operator can choose well.
 const FIXED: &str = "leave it out: this time is fixed (docs/configuration.md#fixed-times)";
+/// Their keys.
+const TIMES: &str = "\
+    age-limit agent-settled agent-stale backoff backoff-max backoff-min bind-limit bind-timeout condition-pause \
+    gang-condition-pause health-poll-period heartbeat-period job-period kubelet-poll-period lease-duration \
+    lease-renew-deadline lease-retry link-down-after lock-abandoned lock-sweep nic-deadline nvml-deadline \
+    nvml-retry-period recovery-probe-period register-timeout rescan-period reservation-timeout resync rpc-budget \
+    shutdown-grace start-limit suspect-max suspect-window unlock-retry-period verify-period watch-timeout";
 /// The arguments of a plugin have one place.
 const IN_FILE: &str = "set it in the file, in pluginConfig (docs/configuration.md#plugins-of-the-scheduler)";
 /// The admin address of a daemon serves who reaches its loopback.
@@ -13,23 +20,14 @@ const JOB_WEIGHTS: &str = "set it in the file, in jobWeights (docs/configuration
 const TLS_DIR: &str =
     "set extender-tls-dir to a directory with tls.crt, tls.key and ca.crt (docs/extender.md#who-may-ask)";
 
-/// A key of the file, which is the flag without its dashes, `plugins.NAME` or `pluginConfig.NAME`, or a flag of a command, `COMMAND --flag`; and what to do instead. A key that one daemon has and another had is
-/// refused by the other alone.
-pub const REMOVED: &[(&str, &str)] = &[
+/// A key of the file, which is the flag without its dashes, `plugins.NAME` or `pluginConfig.NAME`, or a flag of a command,
+/// `COMMAND --flag`; and what to do instead. A key that one daemon has and another had is refused by the other alone.
+const REMOVED: &[(&str, &str)] = &[
     ("admin-auth", LOOPBACK),
     ("admin-tls-cert", LOOPBACK),
     ("admin-tls-key", LOOPBACK),
-    ("age-limit", FIXED),
-    ("agent-settled", FIXED),
-    ("agent-stale", FIXED),
-    ("backoff", FIXED),
-    ("backoff-max", FIXED),
-    ("backoff-min", FIXED),
-    ("bind-limit", FIXED),
-    ("bind-timeout", FIXED),
     ("bind-wait", "leave it out: kube-scheduler's bind waits for 10 s; give the extender a longer httpTimeout there"),
     ("concurrency", "leave it out: the controller reconciles 16 jobs at once"),
-    ("condition-pause", FIXED),
     (
         "expired-holder",
         "leave it out: no pod is deleted for its lock, which the next bind takes over (docs/lock.md#when-the-holder-does-not-come)",
@@ -38,22 +36,11 @@ pub const REMOVED: &[(&str, &str)] = &[
     ("extender-tls-cert", TLS_DIR),
     ("extender-tls-key", TLS_DIR),
     ("finish-upgrade", "leave it out: there is no earlier version to clean up after"),
-    ("gang-condition-pause", FIXED),
-    ("health-poll-period", FIXED),
-    ("heartbeat-period", FIXED),
     ("identity", "leave it out: the name is made from host and process"),
-    ("job-period", FIXED),
     ("job-raised-weight", JOB_WEIGHTS),
     ("job-weights", JOB_WEIGHTS),
-    ("kubelet-poll-period", FIXED),
-    ("lease-duration", FIXED),
     ("lease-name", "leave it out: the Lease has the name that the daemon's Role names"),
-    ("lease-renew-deadline", FIXED),
-    ("lease-retry", FIXED),
-    ("link-down-after", FIXED),
     ("listen", "set metrics-listen: of the controller nothing is asked but probes and /metrics"),
-    ("lock-abandoned", FIXED),
-    ("lock-sweep", FIXED),
     (
         "manifests --admin-from",
         "leave it out: the admin address is on loopback; set monitoring.from in the chart daemonset/chart for /metrics",
@@ -77,30 +64,19 @@ pub const REMOVED: &[(&str, &str)] = &[
     ("max-sub-priority", "leave it out: a higher koordinator.sh/priority than 1,000 counts as 1,000"),
     ("more-scheduler-names", "give all names to scheduler-name, separated by commas"),
     ("mps", "set share-isolation=mps"),
-    ("nic-deadline", FIXED),
-    ("nvml-deadline", FIXED),
-    ("nvml-retry-period", FIXED),
     ("pluginConfig.DeviceFit", "set nodes-without-agent"),
     ("plugins.GpuFragmentation", "enable GpuPatience"),
     ("ratio-shape", IN_FILE),
     ("ratio-weights", IN_FILE),
-    ("recovery-probe-period", FIXED),
-    ("register-timeout", FIXED),
-    ("rescan-period", FIXED),
-    ("reservation-timeout", FIXED),
-    ("resync", FIXED),
-    ("rpc-budget", FIXED),
-    ("shutdown-grace", FIXED),
-    ("start-limit", FIXED),
-    ("suspect-max", FIXED),
-    ("suspect-window", FIXED),
-    ("unlock-retry-period", FIXED),
-    ("verify-period", FIXED),
-    ("watch-timeout", FIXED),
 ];
+
+/// Everything that was removed: its name, and what to do instead.
+pub fn all_removed() -> impl Iterator<Item = (&'static str, &'static str)> {
+    TIMES.split(' ').map(|time| (time, FIXED)).chain(REMOVED.iter().copied())
+}
 
 /// That `name` was removed, and what to do instead; `None` where it was not.
 pub fn removed(name: &str) -> Option<String> {
-    let (_, instead) = REMOVED.iter().find(|(key, _)| *key == name)?;
+    let (_, instead) = all_removed().find(|(key, _)| *key == name)?;
     Some(format!("{name} was removed: {instead}"))
 }
