@@ -171,16 +171,6 @@ mod tests {
     }
 
     #[test]
-    fn every_default_reads_back_as_itself() {
-        for setting in agent() {
-            let mut daemon = DaemonSettings::<AgentOptions>::default();
-            let shown = (setting.show)(&daemon);
-            (setting.set)(&mut daemon, &shown).unwrap_or_else(|error| panic!("{}: {error}", setting.name));
-            assert_eq!(daemon, DaemonSettings::default(), "{}", setting.name);
-        }
-    }
-
-    #[test]
     fn nvidias_names_mean_what_they_mean_there() {
         let settings = agent();
         let mut daemon = DaemonSettings::<AgentOptions>::default();

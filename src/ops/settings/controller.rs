@@ -20,18 +20,3 @@ fn work() -> ControllerSettings {
         "kubeconfig" "FILE" options.kubeconfig "Credentials for the API server; none is the pod's service account";
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_default_reads_back_as_itself() {
-        for setting in controller() {
-            let mut daemon = DaemonSettings::<ControllerOptions>::default();
-            let shown = (setting.show)(&daemon);
-            (setting.set)(&mut daemon, &shown).unwrap_or_else(|error| panic!("{}: {error}", setting.name));
-            assert_eq!(daemon, DaemonSettings::default(), "{}", setting.name);
-        }
-    }
-}

@@ -131,18 +131,3 @@ fn extender() -> SchedulerSettings {
             "spec.schedulerName of the pods that kube-scheduler binds through the extender";
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_default_reads_back_as_itself() {
-        for setting in scheduler() {
-            let mut daemon = DaemonSettings::<SchedulerOptions>::default();
-            let shown = (setting.show)(&daemon);
-            (setting.set)(&mut daemon, &shown).unwrap_or_else(|error| panic!("{}: {error}", setting.name));
-            assert_eq!(daemon, DaemonSettings::default(), "{}", setting.name);
-        }
-    }
-}

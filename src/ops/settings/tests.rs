@@ -1,6 +1,23 @@
-//! The documentation of the keys is complete.
+//! The documentation of the keys is complete, and every default can be written down.
 
+use super::DaemonSettings;
 use crate::config::Setting;
+
+fn reads_back<O: Default + PartialEq + std::fmt::Debug + 'static>(settings: Vec<Setting<DaemonSettings<O>>>) {
+    for setting in settings {
+        let mut daemon = DaemonSettings::<O>::default();
+        let shown = (setting.show)(&daemon);
+        (setting.set)(&mut daemon, &shown).unwrap_or_else(|error| panic!("{}: {error}", setting.name));
+        assert_eq!(daemon, DaemonSettings::default(), "{}", setting.name);
+    }
+}
+
+#[test]
+fn every_default_reads_back_as_itself() {
+    reads_back(super::agent());
+    reads_back(super::scheduler());
+    reads_back(super::controller());
+}
 
 /// One row of the table in `docs/configuration.md`.
 fn row<O: Default>(setting: &Setting<O>) -> String {
