@@ -52,16 +52,16 @@ pub fn arguments(to: &mut Converted, config: &FilePart<'_>, rates: &str) -> anyh
         for (key, part) in item.fields()? {
             match key {
                 "name" => name = Some(part.text()?),
-                "args" => args = Some(part.value()),
+                "args" => args = Some(part.value),
                 _ => to.unknown(&part),
             }
         }
-        let name = name.with_context(|| format!("{}: name is missing", item.path()))?;
+        let name = name.with_context(|| format!("{}: name is missing", item.path))?;
         if !seen.insert(name) {
-            bail!("{}: {name} has arguments twice; keep one", item.path());
+            bail!("{}: {name} has arguments twice; keep one", item.path);
         }
         let Some(args) = args else { continue };
-        for (field, part) in FilePart::at(format!("{} {name}", config.path()), args).fields()? {
+        for (field, part) in FilePart::at(format!("{} {name}", config.path), args).fields()? {
             if !matches!(field, "apiVersion" | "kind") {
                 argument(to, (name, field), &part, rates)?;
             }
@@ -93,7 +93,7 @@ fn argument(to: &mut Converted, (name, field): (&str, &str), part: &FilePart<'_>
             to.argument(name, field, resources);
         }
         ("InterPodAffinity", "hardPodAffinityWeight" | "ignorePreferredTermsOfExistingPods") => {
-            to.argument(name, field, part.value().clone());
+            to.argument(name, field, part.value.clone());
         }
         ("VolumeBinding", "bindTimeoutSeconds") => {
             let seconds = part.number()?;
@@ -111,8 +111,8 @@ fn argument(to: &mut Converted, (name, field): (&str, &str), part: &FilePart<'_>
             seconds @ 1..=604_800 => to.key("gangWaitingTime", json!(format!("{seconds}s"))),
             _ => to.lose(Loss::Harmless, part, "1 to 604800 here (gangWaitingTime)"),
         },
-        ("Coscheduling", "defaultTimeout") => to.key("gangWaitingTime", part.value().clone()),
-        ("Coscheduling", "defaultMatchPolicy") => to.key("gangMatchPolicy", part.value().clone()),
+        ("Coscheduling", "defaultTimeout") => to.key("gangWaitingTime", part.value.clone()),
+        ("Coscheduling", "defaultMatchPolicy") => to.key("gangMatchPolicy", part.value.clone()),
         _ => match LOST.iter().find(|(known, ..)| known.split_once('.') == Some((name, field))) {
             Some((_, loss, why)) => to.lose(*loss, part, why),
             None if is_known(name) => to.unknown(part),
@@ -138,7 +138,7 @@ fn strategy(to: &mut Converted, part: &FilePart<'_>) -> anyhow::Result<Value> {
         }
     }
     match shape {
-        Some(shape) if kind == RATIO => drop(made.insert("requestedToCapacityRatio".to_owned(), shape.value().clone())),
+        Some(shape) if kind == RATIO => drop(made.insert("requestedToCapacityRatio".to_owned(), shape.value.clone())),
         Some(shape) => to.lose(Loss::Harmless, shape, format!("has no meaning with type {kind}")),
         None => {}
     }
@@ -150,28 +150,28 @@ fn strategy(to: &mut Converted, part: &FilePart<'_>) -> anyhow::Result<Value> {
 fn resources(to: &mut Converted, part: &FilePart<'_>) -> anyhow::Result<Value> {
     let mut resources: Vec<(String, i64)> = Vec::new();
     for (name, weight) in part.weights()? {
-        ensure!(weight > 0, "{} {name} = {weight}: expected a weight of 1 or more", part.path());
+        ensure!(weight > 0, "{} {name} = {weight}: expected a weight of 1 or more", part.path);
         match resources.iter_mut().find(|(known, _)| known == name) {
             Some((_, sum)) => *sum = sum.saturating_add(weight),
             None => resources.push((name.to_owned(), weight)),
         }
     }
-    let scaled = to.scaled(part.path(), resources);
+    let scaled = to.scaled(&part.path, resources);
     Ok(scaled.into_iter().map(|(name, weight)| json!({"name": name, "weight": weight})).collect())
 }
 
 /// Shape and resources of the plugin, also in the spelling of early versions.
 pub fn ratio(to: &mut Converted, field: &str, part: &FilePart<'_>) -> anyhow::Result<()> {
     match field.to_ascii_lowercase().as_str() {
-        "shape" | "functionshape" => to.argument(RATIO, "shape", part.value().clone()),
+        "shape" | "functionshape" => to.argument(RATIO, "shape", part.value.clone()),
         "resources" => {
             let resources = resources(to, part)?;
             to.argument(RATIO, "resources", resources);
         }
         "resourcetoweightmap" => {
             let listed: Value =
-                part.fields()?.iter().map(|(name, weight)| json!({"name": name, "weight": weight.value()})).collect();
-            let resources = resources(to, &FilePart::at(part.path(), &listed))?;
+                part.fields()?.iter().map(|(name, weight)| json!({"name": name, "weight": weight.value})).collect();
+            let resources = resources(to, &FilePart::at(part.path.as_str(), &listed))?;
             to.argument(RATIO, "resources", resources);
         }
         _ => to.unknown(part),

@@ -45,7 +45,7 @@ pub fn run(args: &ConfigArgs) -> anyhow::Result<ExitCode> {
     let text = converted.print()?;
     starts(&text).with_context(|| format!("{}: the scheduler refuses what this becomes", file.display()))?;
     say(text)?;
-    let moves = converted.moves().len();
+    let moves = converted.moves.len();
     if moves == 0 {
         return Ok(ExitCode::SUCCESS);
     }

@@ -55,7 +55,7 @@ pub fn of_configuration(file: &Value, version: &str) -> anyhow::Result<Converted
 
 fn fields(to: &mut Converted, part: &FilePart<'_>, version: &str) -> anyhow::Result<()> {
     for (_, part) in part.fields()? {
-        match part.path() {
+        match &*part.path {
             "apiVersion" | "kind" => {}
             "profiles" => {
                 let profiles = part.items()?;
@@ -74,7 +74,7 @@ fn fields(to: &mut Converted, part: &FilePart<'_>, version: &str) -> anyhow::Res
 
 /// A field that [`HARMLESS`] names, or that no version has.
 fn settled(to: &mut Converted, part: &FilePart<'_>) {
-    match HARMLESS.iter().find(|(known, _)| *known == part.path()) {
+    match HARMLESS.iter().find(|(known, _)| *known == part.path) {
         Some((_, why)) => to.lose(Loss::Harmless, part, why),
         None => to.unknown(part),
     }
@@ -93,25 +93,25 @@ fn profile(to: &mut Converted, profile: &FilePart<'_>, version: &str) -> anyhow:
     if name == THEIRS {
         let why = "kube-scheduler's own name; pods ask for Baton by schedulerName: baton-scheduler. With this name \
                    (schedulerName) Baton takes every pod that names no scheduler: stop kube-scheduler first";
-        to.lose(Loss::Harmless, format!("{}.schedulerName = {THEIRS}", profile.path()), why);
+        to.lose(Loss::Harmless, format!("{}.schedulerName = {THEIRS}", profile.path), why);
     } else {
         to.key("schedulerName", json!(name));
     }
-    let rates = plugins::plugins(to, profile.path(), lists.as_ref(), version)?;
+    let rates = plugins::plugins(to, &profile.path, lists.as_ref(), version)?;
     config.map_or(Ok(()), |config| arguments::arguments(to, &config, rates))
 }
 
 fn another_profile(to: &mut Converted, profile: &FilePart<'_>) {
-    let name = profile.value()["schedulerName"].as_str().unwrap_or(THEIRS);
+    let name = profile.value["schedulerName"].as_str().unwrap_or(THEIRS);
     let why = "its pods are not served, since one set of plugins is for all pods; a further name in schedulerName \
                serves them by the plugins of profiles[0]";
-    to.lose(Loss::Moves, format!("{} ({name})", profile.path()), why);
+    to.lose(Loss::Moves, format!("{} ({name})", profile.path), why);
 }
 
 fn extender(to: &mut Converted, extender: &FilePart<'_>) {
-    let value = extender.value();
+    let value = extender.value;
     let judges = ["filterVerb", "prioritizeVerb", "bindVerb", "preemptVerb", "managedResources"];
     let loss = if judges.iter().any(|field| !value[field].is_null()) { Loss::Moves } else { Loss::Harmless };
     let url = value["urlPrefix"].as_str().unwrap_or_default();
-    to.lose(loss, format!("{} ({url})", extender.path()), "Baton calls no extenders");
+    to.lose(loss, format!("{} ({url})", extender.path), "Baton calls no extenders");
 }

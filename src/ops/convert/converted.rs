@@ -19,16 +19,19 @@ pub enum Loss {
 }
 
 /// Baton's configuration and what is not in it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Converted {
     keys: Map<String, Value>,
-    queue_sort: &'static str,
+    /// The order of the queue, where it is not the default one.
+    pub queue_sort: Option<&'static str>,
     /// Rules that are turned off, by the point that they are for.
-    off: BTreeMap<Point, BTreeSet<&'static str>>,
+    pub off: BTreeMap<Point, BTreeSet<&'static str>>,
     scores: Vec<(String, i64)>,
     args: BTreeMap<String, Value>,
-    moves: Vec<String>,
-    harmless: Vec<String>,
+    /// What is not carried over and changes where pods go.
+    pub moves: Vec<String>,
+    /// What else is not carried over.
+    pub harmless: Vec<String>,
 }
 
 /// Points whose rules have another half elsewhere, which goes with them.
@@ -40,20 +43,6 @@ const ORDER: &str = "PrioritySort";
 
 /// The highest weight of a score or resource.
 const HEAVIEST: i64 = 100;
-
-impl Default for Converted {
-    fn default() -> Self {
-        Self {
-            keys: Map::new(),
-            queue_sort: ORDER,
-            off: BTreeMap::new(),
-            scores: Vec::new(),
-            args: BTreeMap::new(),
-            moves: Vec::new(),
-            harmless: Vec::new(),
-        }
-    }
-}
 
 impl Converted {
     /// Something is not carried over.
@@ -77,16 +66,6 @@ impl Converted {
     pub fn argument(&mut self, plugin: &str, field: &str, value: Value) {
         let args = self.args.entry(plugin.to_owned()).or_insert_with(|| json!({}));
         args[field] = value;
-    }
-
-    /// The order of the queue.
-    pub fn queue_sort(&mut self, name: &'static str) {
-        self.queue_sort = name;
-    }
-
-    /// Turns a rule off.
-    pub fn turn_off(&mut self, point: Point, name: &'static str) {
-        self.off.entry(point).or_default().insert(name);
     }
 
     /// The scores and their weights.
@@ -114,17 +93,6 @@ impl Converted {
         made
     }
 
-    /// What changes where pods go.
-    pub fn moves(&self) -> &[String] {
-        &self.moves
-    }
-
-    /// What else is not carried over.
-    #[cfg(test)]
-    pub fn harmless(&self) -> &[String] {
-        &self.harmless
-    }
-
     fn lists(&self) -> Map<String, Value> {
         let mut off = self.off.clone();
         let scored = |name: &str| self.scores.iter().any(|(score, _)| score == name);
@@ -140,8 +108,10 @@ impl Converted {
         for (point, key) in Point::ALL {
             let out = off.get(&point).into_iter().flatten().map(|name| json!({"name": name})).collect::<Vec<_>>();
             let list = match point {
-                Point::QueueSort if self.queue_sort == ORDER => continue,
-                Point::QueueSort => json!({"enabled": [{"name": self.queue_sort}], "disabled": [{"name": "*"}]}),
+                Point::QueueSort => {
+                    let Some(sort) = self.queue_sort.filter(|sort| *sort != ORDER) else { continue };
+                    json!({"enabled": [{"name": sort}], "disabled": [{"name": "*"}]})
+                }
                 Point::Score => {
                     let scores = self.scores.iter().map(|(name, weight)| json!({"name": name, "weight": weight}));
                     json!({"enabled": scores.collect::<Vec<_>>(), "disabled": [{"name": "*"}]})

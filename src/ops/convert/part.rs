@@ -8,24 +8,15 @@ use serde_json::Value;
 /// A value of the file and where it stands: `profiles[0].schedulerName`.
 #[derive(Debug, Clone)]
 pub struct FilePart<'a> {
-    path: String,
-    value: &'a Value,
+    /// Where it stands.
+    pub path: String,
+    pub value: &'a Value,
 }
 
 impl<'a> FilePart<'a> {
     /// The value at this path.
     pub fn at(path: impl Into<String>, value: &'a Value) -> Self {
         Self { path: path.into(), value }
-    }
-
-    /// Where it stands.
-    pub fn path(&self) -> &str {
-        &self.path
-    }
-
-    /// The value.
-    pub fn value(&self) -> &'a Value {
-        self.value
     }
 
     /// The fields of a mapping.

@@ -9,7 +9,7 @@ use super::part::FilePart;
 use baton_decide::core::rules::plugins::{Point, is_stock, names_at, points_of};
 
 /// kube-scheduler's extension points, `multiPoint` included.
-const POINTS: &str = "multiPoint preEnqueue queueSort preFilter filter postFilter preScore score reserve permit preBind bind \
+pub const POINTS: &str = "multiPoint preEnqueue queueSort preFilter filter postFilter preScore score reserve permit preBind bind \
                       postBind placementGenerate placementScore podGroupPostFilter";
 
 /// Points whose lists are carried over. The other points of a rule go with these.
@@ -145,14 +145,12 @@ pub fn plugins<'a>(
     };
     let sorts = at(Point::QueueSort);
     // An order besides the default one takes its place.
-    if let Some(sort) = names_at(Point::QueueSort).filter(|name| sorts.iter().any(|(sort, _)| sort == name)).last() {
-        to.queue_sort(sort);
-    }
+    to.queue_sort = names_at(Point::QueueSort).filter(|name| sorts.iter().any(|(sort, _)| sort == name)).last();
     for point in [Point::Filter, Point::PostFilter] {
         let kept = at(point);
         for (name, _) in defaults(point, version) {
             if !kept.iter().any(|(kept, _)| *kept == name) {
-                to.turn_off(point, name);
+                to.off.entry(point).or_default().insert(name);
             }
         }
     }
@@ -185,7 +183,7 @@ fn scores<'a>(to: &mut Converted, path: &str, asked: Vec<(&'a str, i64)>) -> &'a
 }
 
 fn enabled(to: &mut Converted, set: &FilePart<'_>, key: &str, name: &str) {
-    let what = format!("{}.enabled {name}", set.path());
+    let what = format!("{}.enabled {name}", set.path);
     if let Some((_, loss, _, why)) = BUILT_IN.iter().find(|(known, ..)| *known == name) {
         return to.lose(*loss, what, why);
     }
@@ -200,7 +198,7 @@ fn enabled(to: &mut Converted, set: &FilePart<'_>, key: &str, name: &str) {
 }
 
 fn disabled(to: &mut Converted, set: &FilePart<'_>, key: &str, name: &str, version: &str) {
-    let what = format!("{}.disabled {name}", set.path());
+    let what = format!("{}.disabled {name}", set.path);
     if let Some((_, _, loss, why)) = BUILT_IN.iter().find(|(known, ..)| *known == name) {
         return to.lose(*loss, what, why);
     }

@@ -47,7 +47,7 @@ pub fn of_policy(file: &Value) -> anyhow::Result<Converted> {
             "apiVersion" | "kind" => {}
             "predicates" => {
                 for item in part.items()? {
-                    let name = item.value()["name"].as_str().unwrap_or_default();
+                    let name = item.value["name"].as_str().unwrap_or_default();
                     if !PREDICATES.contains(&name) {
                         let why = "Baton has no such rule; all rules of Baton stay enabled";
                         to.lose(Loss::Moves, format!("predicates {name}"), why);
@@ -56,7 +56,7 @@ pub fn of_policy(file: &Value) -> anyhow::Result<Converted> {
             }
             "priorities" => priorities(&mut to, &part)?,
             "hardPodAffinitySymmetricWeight" => {
-                to.argument("InterPodAffinity", "hardPodAffinityWeight", part.value().clone());
+                to.argument("InterPodAffinity", "hardPodAffinityWeight", part.value.clone());
             }
             "alwaysCheckAllPredicates" => to.lose(Loss::Harmless, part, "Baton names every reason"),
             "extenders" | "extenderConfigs" => to.lose(Loss::Moves, part, "Baton calls no extenders"),
@@ -69,9 +69,9 @@ pub fn of_policy(file: &Value) -> anyhow::Result<Converted> {
 fn priorities(to: &mut Converted, part: &FilePart<'_>) -> anyhow::Result<()> {
     let mut scores: Vec<(String, i64)> = Vec::new();
     for item in part.items()? {
-        let name = item.value()["name"].as_str().unwrap_or_default();
+        let name = item.value["name"].as_str().unwrap_or_default();
         let path = format!("priorities {name}");
-        let ratio = &item.value()["argument"]["requestedToCapacityRatioArguments"];
+        let ratio = &item.value["argument"]["requestedToCapacityRatioArguments"];
         let plugin = match PRIORITIES.iter().find(|(known, _)| *known == name) {
             _ if ratio.is_object() => "RequestedToCapacityRatio",
             Some((_, plugin)) => plugin,
@@ -84,7 +84,7 @@ fn priorities(to: &mut Converted, part: &FilePart<'_>) -> anyhow::Result<()> {
             to.lose(Loss::Moves, path, format!("{plugin} scores already, by another priority"));
             continue;
         }
-        scores.push((plugin.to_owned(), item.value()["weight"].as_i64().unwrap_or(1).max(1)));
+        scores.push((plugin.to_owned(), item.value["weight"].as_i64().unwrap_or(1).max(1)));
         if ratio.is_object() {
             for (field, part) in FilePart::at(path, ratio).fields()? {
                 arguments::ratio(to, field, &part)?;
@@ -94,6 +94,6 @@ fn priorities(to: &mut Converted, part: &FilePart<'_>) -> anyhow::Result<()> {
             to.argument(plugins::FIT, "scoringStrategy", json!({"type": kind}));
         }
     }
-    to.scores(part.path(), scores);
+    to.scores(&part.path, scores);
     Ok(())
 }

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::command::convert;
 use super::converted::Converted;
+use super::plugins::POINTS;
 use crate::config::read_yaml_value;
 use crate::settings::{KUBE_VERSIONS, options_of};
 use baton_decide::core::rules::plugins::{Point, Strategy as Rating};
@@ -44,10 +45,7 @@ fn checked(converted: &Converted) -> (String, SchedulerOptions) {
     assert_eq!((&options.kubeconfig, &*options.namespace), (&None, "baton-system"), "{text}");
     assert_ne!(options.scheduler_names, ["default-scheduler"], "kube-scheduler binds these: {text}");
     let (changes, harmless) = (text.find(CHANGES), text.find(HARMLESS));
-    assert_eq!(
-        (changes.is_some(), harmless.is_some()),
-        (!converted.moves().is_empty(), !converted.harmless().is_empty())
-    );
+    assert_eq!((changes.is_some(), harmless.is_some()), (!converted.moves.is_empty(), !converted.harmless.is_empty()));
     assert!(changes.is_none_or(|at| harmless.is_none_or(|after| at < after)), "{text}");
     (text, options)
 }
@@ -119,12 +117,12 @@ fn published_configurations_load_and_what_moves_pods_is_apart_from_the_rest() {
     ] {
         let converted = fixture(name).0;
         for line in moves {
-            assert!(has(converted.moves(), line), "{name}: {line}: {:#?}", converted.moves());
+            assert!(has(&converted.moves, line), "{name}: {line}: {:#?}", converted.moves);
         }
         for line in harmless {
-            assert!(has(converted.harmless(), line), "{name}: {line}: {:#?}", converted.harmless());
+            assert!(has(&converted.harmless, line), "{name}: {line}: {:#?}", converted.harmless);
         }
-        assert_eq!(moves.is_empty(), converted.moves().is_empty(), "{name}: {:#?}", converted.moves());
+        assert_eq!(moves.is_empty(), converted.moves.is_empty(), "{name}: {:#?}", converted.moves);
     }
 }
 
@@ -183,8 +181,8 @@ fn every_field_is_carried_over_or_named_under_what_it_means() {
             put(&mut file, path, value.clone());
             let converted = convert(file).unwrap_or_else(|error| panic!("{version}: {path} {value}: {error:#}"));
             let (text, _) = checked(&converted);
-            let (moves, harmless) = (converted.moves().len(), converted.harmless().len());
-            let found = match (moves, harmless > base.harmless().len()) {
+            let (moves, harmless) = (converted.moves.len(), converted.harmless.len());
+            let found = match (moves, harmless > base.harmless.len()) {
                 (1.., _) => "moves",
                 (0, true) => "harmless",
                 _ if body(&text) != before => "carried",
@@ -236,9 +234,9 @@ fn the_scores_of_v1beta1_become_a_strategy_of_one_plugin() {
     put(&mut both, "profiles[0].plugins.score", most);
     let converted = convert(both).unwrap();
     assert!(
-        has(converted.moves(), "profiles[0].plugins.score NodeResourcesLeastAllocated = 1"),
+        has(&converted.moves, "profiles[0].plugins.score NodeResourcesLeastAllocated = 1"),
         "{:?}",
-        converted.moves()
+        converted.moves
     );
     assert!(matches!(checked(&converted).1.plugins.strategy, Rating::MostAllocated(_)));
 }
@@ -257,7 +255,7 @@ fn early_spellings_are_read() {
     let text = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\nprofiles:\n- schedulerName: s\n  plugins:\n    queueSort: {enabled: [{name: QOSSort}], disabled: [{name: PrioritySort}]}\n    score: {disabled: [{name: '*'}], enabled: [{name: RequestedToCapacityRatio}]}\n  pluginConfig:\n  - name: RequestedToCapacityRatio\n    args: {functionshape: [{utilization: 0, score: 0}, {utilization: 100, score: 10}], resourcetoweightmap: {nvidia.com/gpu: 4, cpu: 1}}\n";
     let converted = convert(read_yaml_value(text).unwrap()).unwrap();
     let (printed, _) = checked(&converted);
-    assert_eq!((converted.moves(), converted.harmless()), (&[][..], &[][..]));
+    assert!(converted.moves.is_empty() && converted.harmless.is_empty(), "{converted:?}");
     assert!(printed.contains("- name: QoSSort") && printed.contains("name: nvidia.com/gpu"), "{printed}");
 }
 
@@ -309,8 +307,6 @@ const NAMES: &str = "PrioritySort QOSSort QoSSort SchedulingGates NodeName NodeU
     PodGroupPodsCount DeferredPodScheduling NodeResourcesLeastAllocated NodeResourcesMostAllocated \
     RequestedToCapacityRatio NodeLabel NodePreferAvoidPods SelectorSpread Coscheduling \
     CapacityScheduling TargetLoadPacking DeviceFit *";
-const KEYS: &str = "multiPoint preEnqueue queueSort preFilter filter postFilter preScore score reserve permit preBind \
-    bind postBind placementGenerate placementScore podGroupPostFilter";
 
 fn listed() -> impl Strategy<Value = (prop::sample::Index, prop::sample::Index, bool, i64)> {
     let weight = prop_oneof![Just(0), 1..=100i64, 101..=20_000i64, Just(i64::from(i32::MAX)), Just(-1)];
@@ -327,7 +323,7 @@ proptest! {
         profiles in 1..4usize,
     ) {
         let mut file = empty(KUBE_VERSIONS[version]);
-        let (keys, names): (Vec<&str>, Vec<&str>) = (KEYS.split(' ').collect(), NAMES.split(' ').collect());
+        let (keys, names): (Vec<&str>, Vec<&str>) = (POINTS.split(' ').collect(), NAMES.split(' ').collect());
         let mut lost = std::collections::BTreeMap::new();
         for Line { path, value, decision, .. } in chosen.iter().map(|at| at.get(&FIELDS)) {
             put(&mut file, path, value.clone());
@@ -348,11 +344,11 @@ proptest! {
         }
         let converted = convert(file.clone()).unwrap();
         let (text, _) = checked(&converted);
-        prop_assert_eq!(has(converted.moves(), "profiles[1]"), profiles > 1);
+        prop_assert_eq!(has(&converted.moves, "profiles[1]"), profiles > 1);
         // Lists of plugins change what other lists mean, and which score rates resources; the other fields keep their decision.
         let depends = |path: &str| [".plugins.", ".resources", ".scoringStrategy"].iter().any(|part| path.contains(part));
         for (path, decision) in lost.iter().filter(|(path, _)| !depends(path)) {
-            let notes = if decision == "moves" { converted.moves() } else { converted.harmless() };
+            let notes = if decision == "moves" { &converted.moves } else { &converted.harmless };
             prop_assert!(decision == "carried" || has(notes, path), "{} {}: {}", path, decision, text);
         }
     }
