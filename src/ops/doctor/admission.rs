@@ -11,20 +11,16 @@ const CHECK: &str = "admission";
 /// One line, or one for each policy that is missing or altered.
 pub async fn look(client: &Client, namespace: &str, lock_key: &str) -> Vec<Finding> {
     let advice = "apply them again: `baton manifests | kubectl apply --server-side -f -`";
-    let unread = |why: String| {
-        vec![Finding::warn(CHECK, format!("the policies cannot be read: {why}"), "see the lines permission")]
-    };
     let policies = match within(InstalledPolicies::read(client, namespace, lock_key)).await {
         Ok(policies) => policies,
-        Err(error) => return unread(error.text),
+        Err(error) => {
+            let found = format!("the policies cannot be read: {}", error.text);
+            return vec![Finding::warn(CHECK, found, "see the lines permission")];
+        }
     };
-    match &policies {
-        InstalledPolicies::InForce => vec![Finding::ok(CHECK, "every admission policy is as it was installed")],
-        InstalledPolicies::Absent | InstalledPolicies::Unsupported => {
-            policies.words().into_iter().map(|text| Finding::warn(CHECK, text, advice)).collect()
-        }
-        InstalledPolicies::Broken(_) => {
-            policies.words().into_iter().map(|text| Finding::fail(CHECK, text, advice)).collect()
-        }
+    if policies == InstalledPolicies::InForce {
+        return vec![Finding::ok(CHECK, "every admission policy is as it was installed")];
     }
+    let is_broken = policies.broken() > 0;
+    policies.words().into_iter().map(|text| Finding::bad(is_broken, CHECK, text, advice)).collect()
 }

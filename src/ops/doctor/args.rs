@@ -80,9 +80,9 @@ fn host_root(options: &AgentOptions) -> (PathBuf, bool) {
 async fn examine(options: AgentOptions, (host_root, is_host): (PathBuf, bool)) -> anyhow::Result<DoctorReport> {
     let looked = options.clone();
     let (seen, mut findings) = tokio::task::spawn_blocking(move || machine::look(&looked)).await?;
-    let state = state::look(&options, seen.boot_id());
+    let state = state::look(&options, &seen.boot_id);
     findings.extend(kubelet::look(&options).await);
-    findings.extend(cdi::look(&options, &seen, state.agent_runs()));
+    findings.extend(cdi::look(&options, &seen, state.agent_runs));
     findings.push(shares::look(&options));
     findings.extend(state.findings.clone());
     let cluster = objects::read(&options).await;
@@ -95,6 +95,6 @@ async fn examine(options: AgentOptions, (host_root, is_host): (PathBuf, bool)) -
     }
     findings.push(containerd::look(&options, &host_root, cluster.node.as_ref()));
     findings.push(bypass::look(&options, (&host_root, is_host), cluster.node.as_ref()));
-    findings.extend(offered::look(&options, &seen, &cluster, state.agent_runs()));
+    findings.extend(offered::look(&options, &seen, &cluster, state.agent_runs));
     Ok(DoctorReport::new(&options.node_name, findings))
 }

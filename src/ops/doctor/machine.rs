@@ -27,6 +27,7 @@ use baton_runtime::clock;
 use baton_runtime::options::OptionError;
 
 /// The machine as the daemon would know it.
+#[derive(Default)]
 pub struct MachineView {
     /// The devices that the daemon would list.
     pub devices: Vec<NodeDevice>,
@@ -34,14 +35,8 @@ pub struct MachineView {
     pub table: DeviceTable,
     /// The machine could be read at all.
     pub complete: bool,
-    boot_id: Option<String>,
-}
-
-impl MachineView {
-    /// The kernel's boot id.
-    pub fn boot_id(&self) -> &str {
-        self.boot_id.as_deref().unwrap_or_default()
-    }
+    /// The kernel's; empty where it is not known.
+    pub boot_id: String,
 }
 
 /// Reads everything. Blocks as long as NVML does.
@@ -56,12 +51,7 @@ pub fn look(options: &AgentOptions) -> (MachineView, Vec<Finding>) {
     };
     let scan = scan::scan(&roots, provider, &NicReads::new(options.timings.nic_deadline));
     let mut findings = vec![library(options, &scan, &nvml)];
-    let mut seen = MachineView {
-        devices: Vec::new(),
-        table: DeviceTable::default(),
-        complete: scan.nvml.is_none(),
-        boot_id: None,
-    };
+    let mut seen = MachineView { complete: scan.nvml.is_none(), ..MachineView::default() };
     let machine = match scan.machine {
         Ok(machine) => machine,
         Err(error) => {
@@ -71,7 +61,7 @@ pub fn look(options: &AgentOptions) -> (MachineView, Vec<Finding>) {
             return (seen, findings);
         }
     };
-    seen.boot_id.clone_from(&machine.boot_id);
+    seen.boot_id = machine.boot_id.clone().unwrap_or_default();
     let driver = GivenDriver::of(scan.driver, scan.mismatch.as_ref(), &CdiFiles::open(options), options);
     match judge(options, &roots, machine, scan.nvml.as_ref(), &driver) {
         Ok((machine, which, table, devices)) => {

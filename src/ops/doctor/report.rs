@@ -5,6 +5,8 @@ use std::fmt::Write;
 use serde::Serialize;
 use serde_json::json;
 
+use baton_contract::word::word_enum;
+
 /// Every check, in the order of the report. `docs/commands.md` explains each.
 #[rustfmt::skip]
 pub const CHECKS: [&str; 26] = [
@@ -14,25 +16,17 @@ pub const CHECKS: [&str; 26] = [
     "node-lock", "other-gpu-driver",
 ];
 
-/// How bad it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum CheckLevel {
-    /// As it must be.
-    Ok,
-    /// Pods are served, or nothing is installed yet; a person should check it.
-    Warn,
-    /// Pods do not get their devices.
-    Fail,
-}
-
-impl CheckLevel {
-    fn word(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::Warn => "warn",
-            Self::Fail => "fail",
-        }
+word_enum! {
+    /// How bad it is.
+    #[derive(Serialize)]
+    #[serde(rename_all = "lowercase")]
+    CheckLevel {
+        /// As it must be.
+        Ok = "ok",
+        /// Pods are served, or nothing is installed yet; a person should check it.
+        Warn = "warn",
+        /// Pods do not get their devices.
+        Fail = "fail",
     }
 }
 

@@ -15,16 +15,16 @@ const CHECK: &str = "other-gpu-driver";
 /// One line.
 pub async fn look(client: &Client, node: &str) -> Finding {
     let of_node = ListParams::default().fields(&format!("spec.nodeName={node}"));
-    let unread = |why: String| {
-        Finding::warn(CHECK, format!("the ResourceSlices cannot be read: {why}"), "see the lines permission")
-    };
     let slices = Api::<LightSlice>::all(client.clone());
     let slices = match within(slices.list(&of_node)).await {
         Ok(slices) => slices.items,
         Err(Unread { code: Some(404), .. }) => {
             return Finding::ok(CHECK, "this API server serves no ResourceSlices (Kubernetes 1.34 and later do)");
         }
-        Err(error) => return unread(error.text),
+        Err(error) => {
+            let found = format!("the ResourceSlices cannot be read: {}", error.text);
+            return Finding::warn(CHECK, found, "see the lines permission");
+        }
     };
     let here = slices.iter().filter_map(LightSlice::facts).filter(|slice| *slice.node == *node);
     let drivers: BTreeSet<_> =

@@ -11,16 +11,9 @@ use baton_agent::handoff::ledger_file::{self, LoadedLedger};
 
 /// Findings about the state directory.
 pub struct StateCheck {
-    /// The lines.
     pub findings: Vec<Finding>,
-    runs: Option<bool>,
-}
-
-impl StateCheck {
     /// Whether a node daemon holds the directory; `None` when that cannot be seen.
-    pub fn agent_runs(&self) -> Option<bool> {
-        self.runs
-    }
+    pub agent_runs: Option<bool>,
 }
 
 pub fn look(options: &AgentOptions, boot_id: &str) -> StateCheck {
@@ -57,7 +50,7 @@ pub fn look(options: &AgentOptions, boot_id: &str) -> StateCheck {
             LoadedLedger::Lost(why) => Finding::ok("ledger", format!("{why}; the daemon makes it when it starts")),
         });
     }
-    StateCheck { findings, runs }
+    StateCheck { findings, agent_runs: runs }
 }
 
 /// A directory that must be writable. One that is not there yet is made by the daemon, so its nearest existing parent must be.
