@@ -100,8 +100,7 @@ impl DemoCluster {
 
         let count = if args.real() { 1 } else { NODES };
         for k in 0..count {
-            let agent = cluster.node(args, k).await?;
-            let (node, daemon) = agent;
+            let (node, daemon) = cluster.node(args, k).await?;
             cluster.say(progress, &node.name, "kubelet and node daemon started");
             cluster.nodes.push(node);
             cluster.daemons.push(daemon);
@@ -125,19 +124,12 @@ impl DemoCluster {
         self.folder.path()
     }
 
-    fn credentials(&self, name: &str, user: &str) -> anyhow::Result<PathBuf> {
-        let path = self.path().join(format!("{name}.kubeconfig"));
-        std::fs::write(&path, self.server.kubeconfig(user))?;
-        Ok(path)
-    }
-
     /// One machine with its kubelet and the daemon on it.
     async fn node(&self, args: &DemoArgs, k: usize) -> anyhow::Result<(DemoNode, Daemon)> {
         let name = format!("node-{k}");
         let root = self.path().join(format!("n{k}"));
         let spec = NodeSpec::new(&name).seeded(k as u64 + 1).shaped(Shape::Quad);
         let machine = VirtualNode::create(root.join("hw"), spec).context("cannot build the virtual machine")?;
-        let places = HardwareFlags::of(args, &machine);
         let cdi_root = root.join("cdi");
         std::fs::create_dir_all(&cdi_root)?;
         let mut options = KubeletOptions::new(&name, root.join("k"), self.client.clone());
@@ -167,8 +159,8 @@ impl DemoCluster {
         flag("listen", Path::new(&admin.to_string()));
         flag("probe-listen", Path::new("none"));
         flag("metrics-listen", Path::new("none"));
-        for (name, value) in &places.0 {
-            flag(name, value);
+        for (name, value) in hardware_flags(args, &machine) {
+            flag(name, &value);
         }
         let daemon = Daemon::start(&name, line, self.path(), args.verbose)?;
         self.pod_of(("baton-device-plugin", None), &name, admin).await?;
@@ -177,7 +169,8 @@ impl DemoCluster {
 
     /// A daemon that the cluster has one of. No kubelet probes it.
     fn central(&self, role: &str, user: &str, admin: Option<SocketAddr>, verbose: bool) -> anyhow::Result<Daemon> {
-        let kubeconfig = self.credentials(role, user)?;
+        let kubeconfig = self.path().join(format!("{role}.kubeconfig"));
+        std::fs::write(&kubeconfig, self.server.kubeconfig(user))?;
         let mut line = vec![role.to_owned(), format!("--kubeconfig={}", kubeconfig.display())];
         line.extend(["--probe-listen=none", "--metrics-listen=none"].map(str::to_owned));
         line.extend(admin.map(|admin| format!("--listen={admin}")));
@@ -413,33 +406,27 @@ impl DemoCluster {
     }
 }
 
-/// Flags that say where a daemon finds its hardware.
-struct HardwareFlags(Vec<(&'static str, PathBuf)>);
-
-impl HardwareFlags {
-    /// The given places, and for the rest the virtual machine. With real hardware the daemon reads this machine's own /sys and
-    /// /proc, so that places and libraries are those of the GPUs.
-    fn of(args: &DemoArgs, machine: &VirtualNode) -> Self {
-        let library = args.nvml_library.clone().unwrap_or_else(|| machine.nvml_library().to_owned());
-        if !args.real() {
-            return Self(vec![
-                ("nvml-library", library),
-                ("sysfs-root", machine.sysfs_root()),
-                ("proc-root", machine.proc_root()),
-                ("dev-root", machine.dev_root()),
-                ("driver-root", machine.driver_root()),
-            ]);
-        }
-        // A library without a driver behind it (another virtual one) has no device nodes here; the simulated containers
-        // only name them.
-        let own = PathBuf::from("/dev");
-        let dev = if own.join("nvidiactl").exists() { own } else { machine.dev_root() };
-        Self(vec![
+/// Flags that say where a daemon finds its hardware: the given places, and for the rest the virtual machine. With real hardware the
+/// daemon reads this machine's own /sys and /proc, so that places and libraries are those of the GPUs.
+fn hardware_flags(args: &DemoArgs, machine: &VirtualNode) -> Vec<(&'static str, PathBuf)> {
+    let library = args.nvml_library.clone().unwrap_or_else(|| machine.nvml_library().to_owned());
+    if !args.real() {
+        return vec![
             ("nvml-library", library),
-            ("sysfs-root", args.sysfs_root.clone().unwrap_or_else(|| "/sys".into())),
-            ("dev-root", args.dev_root.clone().unwrap_or(dev)),
-        ])
+            ("sysfs-root", machine.sysfs_root()),
+            ("proc-root", machine.proc_root()),
+            ("dev-root", machine.dev_root()),
+            ("driver-root", machine.driver_root()),
+        ];
     }
+    // A library without a driver behind it (another virtual one) has no device nodes here; the simulated containers only name them.
+    let own = PathBuf::from("/dev");
+    let dev = if own.join("nvidiactl").exists() { own } else { machine.dev_root() };
+    vec![
+        ("nvml-library", library),
+        ("sysfs-root", args.sysfs_root.clone().unwrap_or_else(|| "/sys".into())),
+        ("dev-root", args.dev_root.clone().unwrap_or(dev)),
+    ]
 }
 
 /// A free port of this machine. Another process may take it before the daemon does; then the daemon says so and ends.

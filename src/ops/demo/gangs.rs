@@ -29,6 +29,12 @@ struct ChapterPod<'a> {
     annotations: Value,
 }
 
+impl<'a> ChapterPod<'a> {
+    fn new(namespace: &'a str, name: String, gpus: u32, annotations: Value) -> Self {
+        Self { namespace, name, gpus, node: None, annotations }
+    }
+}
+
 /// State of a pod.
 struct PodStand {
     name: String,
@@ -56,8 +62,8 @@ pub async fn play(cluster: &mut DemoCluster, progress: ProgressOutput) -> anyhow
     let mut chapter = GangChapter { cluster, progress, violations: Vec::new() };
     // Two nodes with two free GPUs each, as in the classic example; the third node joins later.
     for (node, gpus) in [(first, 6), (second, 6), (third, 8)] {
-        let name = format!("busy-{node}");
-        let busy = ChapterPod { namespace: NAMESPACE, name, gpus, node: Some(node), annotations: json!({}) };
+        let busy = ChapterPod::new(NAMESPACE, format!("busy-{node}"), gpus, json!({}));
+        let busy = ChapterPod { node: Some(node), ..busy };
         chapter.submit(&[busy]).await?;
     }
     chapter.wait("the other pods run", NAMESPACE, "busy-", |pods| pods.iter().all(|pod| pod.runs)).await?;
@@ -99,9 +105,7 @@ impl GangChapter<'_> {
         let why = self.look(NAMESPACE, "job-").await?.into_iter().next().map(|pod| pod.message).unwrap_or_default();
         self.say("job", &format!("waits and holds nothing: {why}"));
         // What the gang does not hold, others can have.
-        let small =
-            ChapterPod { namespace: NAMESPACE, name: "small".into(), gpus: 2, node: None, annotations: json!({}) };
-        self.submit(&[small]).await?;
+        self.submit(&[ChapterPod::new(NAMESPACE, "small".to_owned(), 2, json!({}))]).await?;
         self.wait("a pod behind the gang runs", NAMESPACE, "small", |pods| pods.iter().all(|pod| pod.runs)).await?;
         self.say("small", "2 GPUs, submitted behind the gang, runs at once");
         self.clear(NAMESPACE, "small").await?;
@@ -117,21 +121,14 @@ impl GangChapter<'_> {
     async fn across_namespaces(&mut self) -> anyhow::Result<()> {
         let groups = format!("[\"{NAMESPACE}/learner\", \"{SECOND_NAMESPACE}/actor\"]");
         let keys = |name: &str, min: &str| json!({NAME: name, MIN_AVAILABLE: min, GROUPS: groups});
-        let member = |namespace, name: &str, gpus, annotations| ChapterPod {
-            namespace,
-            name: name.to_owned(),
-            gpus,
-            node: None,
-            annotations,
-        };
         self.say("learner", &format!("starts together with gang {SECOND_NAMESPACE}/actor, which does not exist yet"));
-        self.submit(&[member(NAMESPACE, "learner-0", 2, keys("learner", "1"))]).await?;
+        self.submit(&[ChapterPod::new(NAMESPACE, "learner-0".to_owned(), 2, keys("learner", "1"))]).await?;
         let waits = |pods: &[PodStand]| pods.iter().all(|pod| pod.reason == "GangIncomplete");
         let pods = self.wait("the learner waits for the actors", NAMESPACE, "learner-", waits).await?;
         for pod in &pods {
             self.say("learner", &format!("waits: {}", pod.message));
         }
-        let actor = |n: u32| member(SECOND_NAMESPACE, &format!("actor-{n}"), 1, keys("actor", "2"));
+        let actor = |n: u32| ChapterPod::new(SECOND_NAMESPACE, format!("actor-{n}"), 1, keys("actor", "2"));
         self.submit(&[actor(0), actor(1)]).await?;
         let mut all =
             self.wait("the learner runs", NAMESPACE, "learner-", |pods| pods.iter().all(|pod| pod.runs)).await?;
@@ -233,13 +230,7 @@ impl GangChapter<'_> {
 
 /// A parameter server without GPU and four workers of two.
 fn job(annotations: &Value) -> Vec<ChapterPod<'static>> {
-    let member = |name: String, gpus| ChapterPod {
-        namespace: NAMESPACE,
-        name,
-        gpus,
-        node: None,
-        annotations: annotations.clone(),
-    };
+    let member = |name: String, gpus| ChapterPod::new(NAMESPACE, name, gpus, annotations.clone());
     let workers = (0..4).map(|n| member(format!("job-worker-{n}"), 2));
     std::iter::once(member("job-ps".to_owned(), 0)).chain(workers).collect()
 }

@@ -95,7 +95,8 @@ impl JobChapter<'_> {
 
         self.exit(&self.job.spec.leader_pod(&name), &pods, 0);
         self.wait("the job has succeeded", |status| status.stage == Some(Stage::Succeeded)).await?;
-        let pods_left = self.gone().await?;
+        self.gone().await?;
+        let pods_left = self.pods().await?.len();
         self.say(&name, "its pods are gone, and what they held is free");
         let worker_restarts = self.status.worker_set_restarts.values().sum();
         self.delete().await?;
@@ -195,17 +196,14 @@ impl JobChapter<'_> {
         }
     }
 
-    /// Waits until the job's pods are gone; answers how many are left.
-    async fn gone(&mut self) -> anyhow::Result<usize> {
+    /// Waits until the job's pods are gone.
+    async fn gone(&mut self) -> anyhow::Result<()> {
         let deadline = clock::mono() + LIMIT;
-        loop {
-            let left = self.pods().await?.len();
-            if left == 0 {
-                return Ok(left);
-            }
+        while !self.pods().await?.is_empty() {
             self.in_time(deadline, "the pods of the job are gone")?;
             tokio::time::sleep(LOOK).await;
         }
+        Ok(())
     }
 
     /// Deletes the job; nothing of it may be left, no finalizer and no lock.

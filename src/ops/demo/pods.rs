@@ -48,10 +48,9 @@ pub fn first() -> Vec<DemoPod> {
             "two-containers",
             "two containers, two GPUs and one",
             (3, 0),
-            json!({}),
             json!({"containers": [container("trainer", &gpu(2)), container("evaluator", &gpu(1))]}),
         ),
-        pod("init-and-sidecar", "an init container hands its GPU on; a sidecar keeps its own", (2, 0), json!({}), {
+        pod("init-and-sidecar", "an init container hands its GPU on; a sidecar keeps its own", (2, 0), {
             let mut sidecar = container("monitor", &gpu(1));
             sidecar["restartPolicy"] = json!("Always");
             let mut init = container("check", &gpu(1));
@@ -75,7 +74,6 @@ pub fn burst(node: &str, count: usize) -> Vec<DemoPod> {
             &format!("burst-{k:02}"),
             "half of one GPU, in a burst on one node",
             (0, 0),
-            json!({}),
             json!({
                 "nodeSelector": {"kubernetes.io/hostname": node},
                 "containers": [container("main", &json!({key::GPU: "50"}))],
@@ -91,40 +89,18 @@ fn example(name: &str, what: &'static str, needs: (usize, usize)) -> DemoPod {
     let files = files(&Values::default());
     let text = files.iter().find(|file| file.path == path).map(|file| file.text.as_str()).unwrap_or_default();
     // By way of a value: reading typed objects from YAML would be megabytes of code in the binary.
-    let mut pod = read_yaml_value(text).expect("an example is YAML: a test of the manifests reads it");
-    amounts_as_text(&mut pod);
+    let pod = read_yaml_value(text).expect("an example is YAML: a test of the manifests reads it");
     let mut pod: Pod = from_value(pod).expect("an example is a pod: a test of the manifests reads it");
     pod.metadata.namespace = Some(NAMESPACE.to_owned());
     DemoPod { name: name.to_owned(), what, needs: Needs { gpus: needs.0, nics: needs.1 }, pod }
-}
-
-/// Bare numbers of limits and requests become text, as the API server makes them.
-fn amounts_as_text(pod: &mut Value) {
-    let lists = ["initContainers", "containers"].map(|list| pod["spec"][list].take());
-    for (name, mut list) in ["initContainers", "containers"].into_iter().zip(lists) {
-        for container in list.as_array_mut().into_iter().flatten() {
-            for kind in ["limits", "requests"] {
-                let amounts = container["resources"][kind].as_object_mut().into_iter().flatten();
-                for (_, amount) in amounts.filter(|(_, amount)| amount.is_number()) {
-                    *amount = Value::String(amount.to_string());
-                }
-            }
-        }
-        if !list.is_null() {
-            pod["spec"][name] = list;
-        }
-    }
 }
 
 fn container(name: &str, limits: &Value) -> Value {
     json!({"name": name, "image": "demo", "resources": {"limits": limits, "requests": limits}})
 }
 
-fn pod(name: &str, what: &'static str, needs: (usize, usize), annotations: Value, spec: Value) -> DemoPod {
-    let mut object = json!({
-        "metadata": {"name": name, "namespace": NAMESPACE, "annotations": annotations},
-        "spec": spec,
-    });
+fn pod(name: &str, what: &'static str, needs: (usize, usize), spec: Value) -> DemoPod {
+    let mut object = json!({"metadata": {"name": name, "namespace": NAMESPACE}, "spec": spec});
     object["spec"]["schedulerName"] = json!(SCHEDULER);
     object["spec"]["restartPolicy"] = json!("Never");
     let pod = serde_json::from_value(object).expect("the demo's pods are literals of the right shape");

@@ -25,7 +25,6 @@ pub struct Daemon {
     args: Vec<String>,
     folder: PathBuf,
     verbose: bool,
-    log: PathBuf,
     child: Child,
 }
 
@@ -33,18 +32,9 @@ impl Daemon {
     /// Starts `baton <args>` with nothing of this process's environment. Its log goes to `<folder>/<name>.log`, and with
     /// `verbose` to standard error too.
     pub fn start(name: &str, args: Vec<String>, folder: &Path, verbose: bool) -> anyhow::Result<Self> {
-        let log = folder.join(format!("{name}.log"));
         let child = spawn(name, &args, folder, verbose)?;
-        Ok(Self {
-            name: name.to_owned(),
-            again: None,
-            stays_away: false,
-            args,
-            folder: folder.to_owned(),
-            verbose,
-            log,
-            child,
-        })
+        let (name, folder) = (name.to_owned(), folder.to_owned());
+        Ok(Self { name, again: None, stays_away: false, args, folder, verbose, child })
     }
 
     /// Starts it again after it has ended.
@@ -66,7 +56,7 @@ impl Daemon {
 
     /// The end of its log.
     pub fn last_lines(&self, count: usize) -> String {
-        let text = std::fs::read_to_string(&self.log).unwrap_or_default();
+        let text = std::fs::read_to_string(self.folder.join(format!("{}.log", self.name))).unwrap_or_default();
         let lines: Vec<&str> = text.lines().collect();
         let last = lines[lines.len().saturating_sub(count)..].iter();
         last.flat_map(|line| ["  ", line, "\n"]).collect()

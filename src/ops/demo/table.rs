@@ -1,9 +1,7 @@
 //! The tables at the end of the demo.
 
-use std::fmt::Write;
-
 use super::pods::of_burst;
-use super::report::{DemoReport, PodReport, list};
+use super::report::{DemoReport, PodReport};
 use crate::view::plain;
 
 /// Pod → node, lock, agreement. Those of the burst that agree are shown with `verbose` only.
@@ -25,20 +23,13 @@ pub fn pods(report: &DemoReport, verbose: bool) -> String {
 
 /// The last lines.
 pub fn verdict(report: &DemoReport) -> String {
-    let mut text = String::new();
-    let devices: usize = report.pods.iter().filter(|pod| list(&pod.assigned) != "nothing").count();
-    if report.ok {
-        let _ = write!(
-            text,
-            "OK: annotation, kubelet and ledger agree for {devices} pods; no lock is left; {:.2} API writes per pod (lock, \
-             bind, unlock)",
-            report.api_writes_per_pod
-        );
-    } else {
-        let _ = write!(text, "NOT OK: {} violations", report.violations.len());
-        for violation in &report.violations {
-            let _ = write!(text, "\n  {violation}");
-        }
+    if !report.ok {
+        let head = format!("NOT OK: {} violations", report.violations.len());
+        return report.violations.iter().fold(head, |text, violation| text + "\n  " + violation);
     }
-    text
+    let devices = report.pods.iter().filter(|pod| !pod.assigned.is_empty()).count();
+    format!(
+        "OK: annotation, kubelet and ledger agree for {devices} pods; no lock is left; {:.2} API writes per pod (lock, bind, unlock)",
+        report.api_writes_per_pod
+    )
 }

@@ -266,16 +266,8 @@ mod tests {
         ]);
         let printed: Vec<_> =
             timeline.due(Duration::MAX).iter().map(|line| (line.subject.clone(), line.step)).collect();
-        let order = [
-            ("a", StoryStep::Locked),
-            ("a", StoryStep::Bound),
-            ("a", StoryStep::Answered),
-            ("b", StoryStep::Locked),
-            ("b", StoryStep::Bound),
-            ("a", StoryStep::Released),
-        ];
         let at = |subject: &str, step| printed.iter().position(|line| *line == (subject.to_owned(), step)).unwrap();
-        assert_eq!(printed.len(), order.len());
+        assert_eq!(printed.len(), 6);
         assert!(
             at("a", StoryStep::Locked) < at("a", StoryStep::Bound)
                 && at("a", StoryStep::Bound) < at("a", StoryStep::Answered)
