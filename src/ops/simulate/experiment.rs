@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::time::Duration;
 
+use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
 use super::cluster::{GangDomains, OnFailure, PodNumber, Rest, SimulatedCluster};
 use super::stream::{Arrival, Ends};
-use super::trace::{Trace, WHOLE};
+use super::trace::Trace;
 
 /// Why GPUs lie idle.
 pub const CAUSES: [&str; 5] = ["model", "restTooSmall", "noCpu", "noMemory", "usable"];
@@ -27,7 +28,7 @@ pub struct RunFigures {
     /// GPUs that lie idle at the end, by [`CAUSES`].
     pub idle: [f64; CAUSES.len()],
     /// Where pods end.
-    pub departures: Option<Departures>,
+    pub departures: Option<Departures<f64>>,
     /// What is left on each machine at the end.
     pub rests: Vec<Rest>,
     /// Time of each decision.
@@ -36,17 +37,18 @@ pub struct RunFigures {
     pub domains: BTreeMap<Box<str>, GangDomains>,
 }
 
-/// What is measured where pods end, in steady state.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Departures {
-    /// Demand that was rejected, or that never got a place.
-    pub rejected: f64,
+/// Where pods end, in steady state: a number of one run, or what those of several runs come to.
+#[derive(Debug, Clone, Copy, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Departures<T> {
+    /// Percent of the demand that was rejected; with `--on-failure queue`, that never got a place.
+    pub rejected_share: T,
     /// The same of pods with several GPUs.
-    pub rejected_multi: f64,
-    /// Demand that waits at a time, of all GPUs.
-    pub waiting: f64,
+    pub rejected_multi_gpu_share: T,
+    /// Percent of all GPUs that are waited for at a time.
+    pub waiting_share: T,
     /// Mean wait of pods that got a place, seconds.
-    pub wait: f64,
+    pub mean_wait_seconds: T,
 }
 
 /// So long after the last change, pods that wait have been tried in every way: from the tenth minute on, nodes are kept for one of them for
@@ -124,10 +126,14 @@ pub fn run(
     run.domains = cluster.domains();
     if measured.is_some() {
         let part = |at: usize| 100.0 * rejected[at] as f64 / asked[at].max(1) as f64;
-        let [used, waiting] = course.means().map(|milli| 100.0 * milli / capacity);
-        let wait = course.waited / course.placed.max(1) as f64;
+        let [used, waiting_share] = course.means().map(|milli| 100.0 * milli / capacity);
         run.steady = Some(used);
-        run.departures = Some(Departures { rejected: part(0), rejected_multi: part(1), waiting, wait });
+        run.departures = Some(Departures {
+            rejected_share: part(0),
+            rejected_multi_gpu_share: part(1),
+            waiting_share,
+            mean_wait_seconds: course.waited / course.placed.max(1) as f64,
+        });
     }
     Some(run)
 }
@@ -234,8 +240,7 @@ fn idle(trace: &Trace, arrivals: &[Arrival], rests: &[Rest]) -> [f64; CAUSES.len
             }
         }
     }
-    let capacity: i64 = trace.machines.iter().map(|machine| i64::from(machine.gpus) * WHOLE).sum();
-    idle.map(|milli| 100.0 * milli / capacity as f64)
+    idle.map(|milli| 100.0 * milli / trace.capacity() as f64)
 }
 
 #[cfg(test)]
@@ -243,8 +248,7 @@ mod tests {
     use super::*;
     use crate::simulate::engine::Engine;
     use crate::simulate::stream::recorded;
-    use crate::simulate::trace::Span;
-    use crate::simulate::trace::{TraceAsk, TraceMachine};
+    use crate::simulate::trace::{Span, TraceAsk, TraceMachine, WHOLE};
     use baton_decide::core::rules::plugins::{DefaultSet, default_plugins};
     use baton_decide::world::WorldPolicy;
 
@@ -266,7 +270,7 @@ mod tests {
         let run = replay(1, &pods, OnFailure::Queue);
         let ends = run.departures.unwrap();
         let waits: f64 = 99.0 + 108.0;
-        let figures = (ends.rejected, ends.rejected_multi, ends.wait.round());
+        let figures = (ends.rejected_share, ends.rejected_multi_gpu_share, ends.mean_wait_seconds.round());
         assert_eq!(figures, (40.0, 100.0, (waits / 3.0).round()), "two GPUs are nowhere");
         assert_eq!((run.sizes["1"], run.sizes["2"]), ((3, 0), (1, 1)));
         assert_eq!(run.rests[0].gpus, [WHOLE]);
@@ -276,7 +280,7 @@ mod tests {
     fn gpus_in_use_and_waited_for_are_means_over_time() {
         let means = |gpus, pods: &[_]| {
             let run = replay(gpus, pods, OnFailure::Queue);
-            (run.steady.unwrap().round(), run.departures.unwrap().waiting.round())
+            (run.steady.unwrap().round(), run.departures.unwrap().waiting_share.round())
         };
         assert_eq!(means(16, &[(0.0, Some(100_000.0), 1); 16]), (100.0, 0.0));
         assert_eq!(means(16, &[(0.0, None, 1); 4]), (25.0, 0.0), "nothing ends: as it is then");
@@ -291,7 +295,7 @@ mod tests {
         let pods = [(0.0, None, 1), (1.0, None, 2), (1e10, Some(1e10), 1)];
         for on_failure in [OnFailure::Drop, OnFailure::Queue] {
             let run = replay(2, &pods, on_failure);
-            let figures = (run.steady.unwrap().round(), run.departures.unwrap().rejected);
+            let figures = (run.steady.unwrap().round(), run.departures.unwrap().rejected_share);
             assert_eq!(figures, (50.0, 50.0), "{on_failure:?}");
         }
         let chain: Vec<_> = (0..40).map(|_| (0.0, Some(1e10), 1)).collect();

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
-use super::experiment::{CAUSES, RunFigures};
+use super::experiment::{CAUSES, Departures, RunFigures};
 use super::runs::Replay;
 
 /// Mean and standard deviation over runs; `null` where no run has such a value.
@@ -91,7 +91,7 @@ pub struct PolicySummary {
     /// Time of a decision, microseconds.
     pub decision_micros: Percentiles,
     /// Where pods end.
-    pub departures: Option<DeparturesSummary>,
+    pub departures: Option<Departures<MeanOfRuns>>,
     /// In how many domains a gang runs, by label.
     pub domains_per_gang: BTreeMap<Box<str>, MeanOfRuns>,
 }
@@ -113,20 +113,6 @@ pub struct Percentiles {
     pub p50: f64,
     /// One in a hundred is longer.
     pub p99: f64,
-}
-
-/// Where pods end, in steady state.
-#[derive(Debug, Clone, Copy, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct DeparturesSummary {
-    /// Percent of the demand that was rejected; with `--on-failure queue`, that never got a place.
-    pub rejected_share: MeanOfRuns,
-    /// The same of pods with several GPUs.
-    pub rejected_multi_gpu_share: MeanOfRuns,
-    /// Percent of all GPUs that are waited for at a time.
-    pub waiting_share: MeanOfRuns,
-    /// Mean wait of pods that got a place, seconds.
-    pub mean_wait_seconds: MeanOfRuns,
 }
 
 /// Sizes that are always listed.
@@ -170,11 +156,11 @@ impl PolicySummary {
             idle: idle.collect(),
             decision_micros: Percentiles { p50: percentile(0.5), p99: percentile(0.99) },
             domains_per_gang: domains_per_gang(runs),
-            departures: ends.then(|| DeparturesSummary {
-                rejected_share: spread(|run| run.departures.map(|departures| departures.rejected)),
-                rejected_multi_gpu_share: spread(|run| run.departures.map(|departures| departures.rejected_multi)),
-                waiting_share: spread(|run| run.departures.map(|departures| departures.waiting)),
-                mean_wait_seconds: spread(|run| run.departures.map(|departures| departures.wait)),
+            departures: ends.then(|| Departures {
+                rejected_share: spread(|run| run.departures.map(|ends| ends.rejected_share)),
+                rejected_multi_gpu_share: spread(|run| run.departures.map(|ends| ends.rejected_multi_gpu_share)),
+                waiting_share: spread(|run| run.departures.map(|ends| ends.waiting_share)),
+                mean_wait_seconds: spread(|run| run.departures.map(|ends| ends.mean_wait_seconds)),
             }),
         }
     }
