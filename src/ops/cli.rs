@@ -111,7 +111,7 @@ enum OperatorCommand {
     ///
     /// Returns a device that was taken out of use by `baton cordon` or `baton drain`.
     #[command(after_help = examples(&["uncordon node-1/gpu-3"]))]
-    Uncordon(cordon::UncordonArgs),
+    Uncordon(cordon::CommonArgs),
     /// Take one device out of use and evict its pods
     ///
     /// Lists the pods that hold a device and, with --yes, cordons it and evicts them. PodDisruptionBudgets are respected: an eviction

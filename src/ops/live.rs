@@ -60,14 +60,19 @@ impl Access {
 
 /// The Device objects as they are on the wire: one with words that cannot be read hides no other one.
 pub async fn devices(client: Client) -> anyhow::Result<Vec<RawDevice>> {
-    all(Api::<RawDevice>::all(client), "devices").await.map_err(|error| {
-        if error.downcast_ref::<kube::Error>().and_then(status_code) == Some(404) {
-            return anyhow!(
-                "the cluster does not know devices.scheduling.koordinator.sh: install the CRD with `baton crds | kubectl apply --server-side -f -`"
-            );
-        }
-        error
-    })
+    all(Api::<RawDevice>::all(client), "devices")
+        .await
+        .map_err(|error| or_unknown("devices.scheduling.koordinator.sh", error))
+}
+
+/// The error of a list, or what to do where the API server does not know the kind.
+pub fn or_unknown(kind: &str, error: anyhow::Error) -> anyhow::Error {
+    if error.downcast_ref::<kube::Error>().and_then(status_code) == Some(404) {
+        return anyhow!(
+            "the cluster does not know {kind}: install the CRD with `baton crds | kubectl apply --server-side -f -`"
+        );
+    }
+    error
 }
 
 /// The Leases of the node daemons by name, of daemons in `namespace`. An error where the daemons are in another one: what is free could

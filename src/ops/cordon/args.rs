@@ -15,7 +15,7 @@ use baton_contract::{Cordon, EventReason};
 /// Longest reason.
 const REASON: usize = 256;
 
-/// What the three commands share.
+/// What the three commands share; `baton uncordon` takes no more.
 #[derive(Debug, Args)]
 pub struct CommonArgs {
     /// The device: `node-1/gpu-3`, or its id behind the node; `baton get devices` lists them.
@@ -44,14 +44,6 @@ pub struct CordonArgs {
     /// When it ends by itself: a span (2h) or a time (2026-11-23T10:00:00Z). Else it lasts until `baton uncordon`.
     #[arg(long, value_name = "WHEN", allow_hyphen_values = true)]
     pub until: Option<String>,
-}
-
-/// Arguments of `baton uncordon`.
-#[derive(Debug, Args)]
-pub struct UncordonArgs {
-    /// What all share.
-    #[command(flatten)]
-    pub common: CommonArgs,
 }
 
 /// Arguments of `baton drain`.
@@ -124,8 +116,7 @@ pub(super) fn list(pods: &[HolderPod]) -> String {
 }
 
 /// `baton uncordon`.
-pub async fn uncordon(args: UncordonArgs) -> anyhow::Result<()> {
-    let common = args.common;
+pub async fn uncordon(common: CommonArgs) -> anyhow::Result<()> {
     let client = common.access.connect().await?;
     let mut target = CordonTarget::find(client.clone(), &common.device).await?;
     let lifted = target.uncordon().await?;

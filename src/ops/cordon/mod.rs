@@ -5,5 +5,5 @@ mod args;
 mod device;
 mod drain;
 
-pub use args::{CordonArgs, DrainArgs, UncordonArgs, cordon, uncordon};
+pub use args::{CommonArgs, CordonArgs, DrainArgs, cordon, uncordon};
 pub use drain::drain;

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::anyhow;
 use jiff::Timestamp;
 use kube::Client;
 use kube::api::Api;
@@ -10,8 +9,7 @@ use serde::Serialize;
 
 use super::snapshot::Snapshot;
 use super::table::{Row, RowId, age};
-use crate::live::all;
-use baton_cluster::client::status_code;
+use crate::live::{all, or_unknown};
 use baton_cluster::tyjob::RawTyJob;
 use baton_contract::tyjob::{Allocation, ScheduleState, Stage, TyJob, condition};
 use baton_runtime::clock;
@@ -58,16 +56,10 @@ pub async fn read(client: Client) -> anyhow::Result<Snapshot> {
         let meta = job.metadata.clone();
         (meta.namespace.unwrap_or_default(), meta.name.unwrap_or_default())
     };
-    match all(Api::<RawTyJob>::all(client), "tyjobs").await {
-        Ok(jobs) => {
-            let jobs = jobs.into_iter().map(|job| (key(&job), job)).collect();
-            Ok(Snapshot { jobs, wall: clock::wall(), ..Snapshot::default() })
-        }
-        Err(error) if error.downcast_ref::<kube::Error>().and_then(status_code) == Some(404) => Err(anyhow!(
-            "the cluster does not know tyjobs.arranger.taichu.io: install the CRD with `baton crds | kubectl apply --server-side -f -`"
-        )),
-        Err(error) => Err(error),
-    }
+    let jobs = all(Api::<RawTyJob>::all(client), "tyjobs").await;
+    let jobs = jobs.map_err(|error| or_unknown("tyjobs.arranger.taichu.io", error))?;
+    let jobs = jobs.into_iter().map(|job| (key(&job), job)).collect();
+    Ok(Snapshot { jobs, wall: clock::wall(), ..Snapshot::default() })
 }
 
 /// The jobs of `namespace` (all when `None`), by namespace and name.

@@ -21,7 +21,7 @@ use baton_decide::world::{holds_otherwise, still_used, without_devices};
 const DEFAULT_NAME: &str = "baton-scheduler";
 
 /// One pod.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodRow {
     /// Namespace.
@@ -95,14 +95,10 @@ fn leaving(snapshot: &Snapshot, namespace: Option<&str>) -> impl Iterator<Item =
             uid: uid.to_string(),
             node: Some(node),
             phase: "Leaving".to_owned(),
-            wants: BTreeMap::new(),
             amounts: amounts(&held),
             devices: ids(held),
-            had: false,
-            holds_lock: false,
-            refused: false,
             problem: Some(format!("its devices are {}", still_used(&pod))),
-            labels: BTreeMap::new(),
+            ..PodRow::default()
         })
     };
     snapshot.leaving().into_iter().filter_map(row)
