@@ -322,51 +322,37 @@ mod tests {
     use axum::routing::get;
     use serde_json::{Value, json};
 
-    /// A daemon's admin address, or an API server without pods.
+    /// A daemon's admin address.
     async fn server() -> std::net::SocketAddr {
-        let none = json!({"apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": []});
-        let router = Router::new()
-            .route("/api/v1/namespaces/empty/pods", get(|| async { axum::Json(none) }))
-            .route("/admin/queue", get(|| async { axum::Json(json!({"leading": true, "items": []})) }));
+        let queue = get(|| async { axum::Json(json!({"leading": true, "items": []})) });
+        let router = Router::new().route("/admin/queue", queue);
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
         address
     }
 
-    fn args(url: Option<String>) -> LeaderArgs {
-        LeaderArgs { admin_url: url.map(|url| url.parse().unwrap()), home: Home { namespace: "empty".into() } }
+    async fn found(url: &str) -> anyhow::Result<LeaderClient> {
+        let args = LeaderArgs { admin_url: Some(url.parse().unwrap()), home: Home { namespace: "empty".into() } };
+        LeaderClient::find(&args, &Access::default()).await
     }
 
     #[tokio::test]
     async fn an_address_is_used_as_it_is_and_one_that_is_closed_says_how_to_open_it() {
         let address = server().await;
-        let leader =
-            LeaderClient::find(&args(Some(format!("http://{address}/admin"))), &Access::default()).await.unwrap();
+        let leader = found(&format!("http://{address}/admin")).await.unwrap();
         for _ in 0..2 {
             assert_eq!(leader.get::<Value>("/queue").await.unwrap()["leading"], true);
         }
         let closed = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-        let leader = LeaderClient::find(&args(Some(format!("http://{closed}"))), &Access::default()).await.unwrap();
+        let leader = found(&format!("http://{closed}")).await.unwrap();
         let why = format!("{:#}", leader.get::<Value>("/queue").await.unwrap_err());
         let command = format!("`kubectl -n empty port-forward POD {}`", closed.port());
         assert!(why.contains(&command) && why.contains("refused"), "{why}");
         for bad in ["https://127.0.0.1:9413", "127.0.0.1:9413"] {
-            let why = LeaderClient::find(&args(Some(bad.into())), &Access::default()).await.err().unwrap().to_string();
+            let why = found(bad).await.err().unwrap().to_string();
             assert!(why.contains(bad) && why.contains("http://127.0.0.1:9413"), "{why}");
         }
-    }
-
-    #[tokio::test]
-    async fn a_namespace_without_a_scheduler_is_named() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        let config = json!({"apiVersion": "v1", "kind": "Config", "current-context": "a",
-            "contexts": [{"name": "a", "context": {"cluster": "a", "user": "a"}}], "users": [{"name": "a", "user": {}}],
-            "clusters": [{"name": "a", "cluster": {"server": format!("http://{}", server().await)}}]});
-        std::fs::write(file.path(), config.to_string()).unwrap();
-        let access = Access { kubeconfig: Some(file.path().to_owned()), context: None };
-        let error = LeaderClient::find(&args(None), &access).await.err().unwrap().to_string();
-        assert!(error.contains("namespace empty") && error.contains("--admin-url"), "{error}");
     }
 
     #[test]

@@ -185,16 +185,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_lacks_a_right_reads_which_role_has_it_and_how_to_bind_it() {
-        let refused = || kube::Error::Api(kube::core::Status::failure("no", "Forbidden").with_code(403).boxed());
-        let everywhere = cannot("list nodes", refused()).to_string();
-        let words = "cannot list nodes; this user may not: `kubectl create clusterrolebinding NAME --clusterrole=baton-operator --user=USER`";
-        assert!(everywhere.starts_with(words), "{everywhere}");
-        let asks = cannot_in("gpu", "list pods", refused()).to_string();
-        assert!(asks.contains("`kubectl -n gpu create rolebinding NAME --role=baton-operator --user=USER`"), "{asks}");
-    }
-
-    #[test]
     fn daemons_of_another_namespace_are_found() {
         let lease = |namespace: &str, name: &str| ObjectMeta {
             namespace: Some(namespace.to_owned()),

@@ -394,14 +394,6 @@ mod tests {
             (&[], &[], Some("rdma: true\nhost: {a: {b: 1}}\n"), &["baton.yaml:2:7", "host", "levels"]),
             (&[], &[("BATON_RDMA", "maybe")], None, &["BATON_RDMA", "\"maybe\""]),
             (&[], &[], Some("finishUpgrade: true\n"), &["baton.yaml:1:1", "finish-upgrade was removed: leave it out"]),
-            (&[], &[("BATON_FINISH_UPGRADE", "1")], None, &["BATON_FINISH_UPGRADE: finish-upgrade was removed: leave"]),
-            (&[], &[], Some("expiredHolder: wait\n"), &["baton.yaml:1:1", "expired-holder was removed: leave it out"]),
-            (
-                &[],
-                &[("BATON_EXPIRED_HOLDER", "wait")],
-                None,
-                &["BATON_EXPIRED_HOLDER: expired-holder was removed: leave"],
-            ),
             (&["--verify-period", "x"], &[], None, &["--verify-period", "\"x\""]),
             (&["--config-file", "/nonexistent.yaml"], &[], None, &["/nonexistent.yaml", "by --config-file"]),
         ] {

@@ -181,14 +181,6 @@ mod tests {
     }
 
     #[test]
-    fn locks_say_who_holds_them_and_what_to_do() {
-        let yaml = printed("locks node-b -o yaml").unwrap();
-        assert!(yaml.contains("state: dangling") && yaml.contains("does not exist"), "{yaml}");
-        let table = printed("locks").unwrap();
-        assert!(table.contains("malformed") && table.contains("taken over"), "{table}");
-    }
-
-    #[test]
     fn a_pod_is_named_alone_in_its_namespace_or_with_its_namespace_anywhere() {
         for line in ["pods ml/train", "pods train -n ml", "pods -A train", "pods -n ml ml/train"] {
             assert!(printed(line).unwrap().contains("train"), "{line}");
