@@ -265,7 +265,7 @@ fn kebab(key: &str) -> Cow<'_, str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Value;
+    use crate::settings::table;
     use std::time::Duration;
 
     #[derive(Default, Debug)]
@@ -276,40 +276,14 @@ mod tests {
         words: Vec<String>,
     }
 
-    const SETTINGS: &[Setting<Options>] = &[
-        Setting {
-            name: "node-name",
-            aliases: &["host"],
-            value: "NAME",
-            help: "Name.",
-            set: |o, t| Value::read(t).map(|v| o.name = v),
-            show: |o| o.name.clone(),
-        },
-        Setting {
-            name: "verify-period",
-            aliases: &[],
-            value: "DURATION",
-            help: "Period.",
-            set: |o, t| Value::read(t).map(|v| o.period = v),
-            show: |o| o.period.show(),
-        },
-        Setting {
-            name: "rdma",
-            aliases: &[],
-            value: "BOOL",
-            help: "RDMA.",
-            set: |o, t| Value::read(t).map(|v| o.rdma = v),
-            show: |o| o.rdma.show(),
-        },
-        Setting {
-            name: "device-id-words",
-            aliases: &[],
-            value: "LIST",
-            help: "Words.",
-            set: |o, t| Value::read(t).map(|v| o.words = v),
-            show: |o| o.words.show(),
-        },
-    ];
+    fn settings() -> Vec<Setting<Options>> {
+        table! {
+            "node-name" | "host" "NAME" name "Name.";
+            "verify-period" "DURATION" period "Period.";
+            "rdma" "BOOL" rdma "RDMA.";
+            "device-id-words" "LIST" words "Words.";
+        }
+    }
 
     fn run(flags: &[&str], environment: &[(&str, &str)], file: Option<&str>) -> Result<Loaded<Options>, ConfigError> {
         let folder = tempfile::tempdir().unwrap();
@@ -319,11 +293,11 @@ mod tests {
             std::fs::write(&path, text).unwrap();
             flags.extend(["--config-file".to_owned(), path.display().to_string()]);
         }
-        let command = arguments(Command::new("t").no_binary_name(true), SETTINGS);
+        let command = arguments(Command::new("t").no_binary_name(true), &settings());
         let matches = command.try_get_matches_from(flags).unwrap();
         let look_up =
             |name: &str| environment.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
-        load(SETTINGS, &[], &matches, &look_up, "baton t")
+        load(&settings(), &[], &matches, &look_up, "baton t")
     }
 
     #[test]

@@ -35,7 +35,7 @@ macro_rules! settings {
         }),+]
     };
 }
-pub(super) use settings;
+pub(crate) use settings;
 
 /// Implements [`Value`](crate::config::Value) for a type that is read by `FromStr` and written by `Display`.
 macro_rules! by_from_str {

@@ -14,6 +14,8 @@ mod timings;
 
 pub use agent::agent;
 pub use controller::controller;
+#[cfg(test)]
+pub(super) use log::settings as table;
 pub use log::{DaemonSettings, LogOptions};
 pub use plugins::{API_VERSION, KIND, KUBE_VERSIONS, SECTIONS as SCHEDULER_SECTIONS, print as print_plugins};
 #[cfg(test)]
