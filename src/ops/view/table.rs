@@ -346,11 +346,16 @@ mod tests {
         assert_eq!(text, "NAME   WHY\na      \\u001b[31mred node-9   Ready\n");
     }
 
+    /// On a terminal of so many columns.
+    fn on(width: usize, headers: &[&str], rows: &[&[&str]]) -> (String, Vec<String>) {
+        let rows = rows.iter().map(|row| row.iter().map(|cell| (*cell).to_owned()).collect()).collect();
+        fitted(headers, rows, Look { width: Some(width), ..Look::PLAIN }, &mut Columns::default())
+    }
+
     fn locks(width: usize) -> (String, Vec<String>) {
         let advice = "holder does not exist: the next bind takes it over, or remove it by hand";
-        let row = ["node-a", "dangling", "ml/gone-with-the-wind", "2s", advice].map(str::to_owned).to_vec();
-        let look = Look { width: Some(width), ..Look::PLAIN };
-        fitted(&["NODE", "STATE", "HOLDER", "AGE", "WHAT TO DO"], vec![row], look, &mut Columns::default())
+        let row = ["node-a", "dangling", "ml/gone-with-the-wind", "2s", advice];
+        on(width, &["NODE", "STATE", "HOLDER", "AGE", "WHAT TO DO"], &[&row])
     }
 
     #[test]
@@ -371,10 +376,7 @@ mod tests {
 
     #[test]
     fn a_column_that_says_nothing_is_the_first_to_go() {
-        let row = |holder: &str| ["node-a", holder, "12m5s"].map(str::to_owned).to_vec();
-        let look = Look { width: Some(20), ..Look::PLAIN };
-        let left_out =
-            |holder| fitted(&["NODE", "HOLDER", "LOCK AGE"], vec![row(holder)], look, &mut Columns::default()).1;
+        let left_out = |holder| on(20, &["NODE", "HOLDER", "LOCK AGE"], &[&["node-a", holder, "12m5s"]]).1;
         assert_eq!((left_out(""), left_out("ml/a")), (Vec::new(), vec!["LOCK AGE".to_owned()]));
     }
 
@@ -383,8 +385,7 @@ mod tests {
         let row = ["default", "gpu-share", "Running", "node-0", "gpu-core=50, gpu-memory-ratio=50", "a b"];
         let headers = ["NAMESPACE", "NAME", "PHASE", "NODE", "WANTS", "PROBLEM"];
         for width in 30..90 {
-            let look = Look { width: Some(width), ..Look::PLAIN };
-            let text = fitted(&headers, vec![row.map(str::to_owned).to_vec()], look, &mut Columns::default()).0;
+            let text = on(width, &headers, &[&row]).0;
             let whole = |word: &str| row.iter().chain(&headers).any(|cell| cell.split(' ').any(|of| of == word));
             assert!(text.split_whitespace().all(whole), "{width}:\n{text}");
         }
@@ -393,40 +394,27 @@ mod tests {
     #[test]
     fn a_name_and_bad_news_are_the_last_to_go() {
         let row = ["default", "train", "Running", "nvidia.com/gpu=8,rdma=400", "gpu-0 is out of service"];
-        let rows = vec![row.map(str::to_owned).to_vec()];
-        let look = Look { width: Some(48), ..Look::PLAIN };
-        let left_out =
-            fitted(&["NAMESPACE", "NAME", "PHASE", "WANTS", "PROBLEM"], rows, look, &mut Columns::default()).1;
+        let left_out = on(48, &["NAMESPACE", "NAME", "PHASE", "WANTS", "PROBLEM"], &[&row]).1;
         assert_eq!(left_out, ["NAMESPACE (all default)", "PHASE", "WANTS"]);
         // A namespace is news where there are several, and the first column then.
-        let pod = |space: &str| [space, "train", "Running", "node-a"].map(str::to_owned).to_vec();
-        let left_out = |other| {
-            let look = Look { width: Some(30), ..Look::PLAIN };
-            let rows = vec![pod("default"), pod(other)];
-            fitted(&["NAMESPACE", "NAME", "PHASE", "NODE"], rows, look, &mut Columns::default()).1
-        };
+        let pod = |space| [space, "train", "Running", "node-a"];
+        let left_out = |other| on(30, &["NAMESPACE", "NAME", "PHASE", "NODE"], &[&pod("default"), &pod(other)]).1;
         assert_eq!(
             (left_out("default"), left_out("ml")),
             (vec!["NAMESPACE (all default)".to_owned()], vec!["NODE".to_owned()])
         );
         // That all nodes are ready is no news, that one is not is bad news.
-        let node = |status: &str| ["node-a", status, "fresh 6s", "1 GPU unhealthy"].map(str::to_owned).to_vec();
-        let shown = |status| {
-            let look = Look { width: Some(40), ..Look::PLAIN };
-            fitted(&["NAME", "STATUS", "DAEMON", "NOTES"], vec![node(status)], look, &mut Columns::default()).1
-        };
+        let node = |status| ["node-a", status, "fresh 6s", "1 GPU unhealthy"];
+        let shown = |status| on(40, &["NAME", "STATUS", "DAEMON", "NOTES"], &[&node(status)]).1;
         assert_eq!((shown("Ready"), shown("NotReady")), (Vec::new(), vec!["DAEMON".to_owned()]));
     }
 
     #[test]
     fn names_of_a_clouds_nodes_end_at_their_first_dot_before_bad_news_is_left_out() {
-        let row =
-            |name: &str, notes: &str| [name, "Ready", "0/8", "0", "0/4", "fresh 6s", notes].map(str::to_owned).to_vec();
+        let row = |name, notes| [name, "Ready", "0/8", "0", "0/4", "fresh 6s", notes];
         let headers = ["NAME", "STATUS", "GPUS FREE", "PARTLY FREE", "NICS FREE", "DAEMON", "NOTES"];
-        let shown = |other: &str| {
-            let rows = vec![row("ip-10-0-131-207.eu-central-1.compute.internal", "1 GPU unhealthy"), row(other, "")];
-            fitted(&headers, rows, Look { width: Some(60), ..Look::PLAIN }, &mut Columns::default()).0
-        };
+        let broken = row("ip-10-0-131-207.eu-central-1.compute.internal", "1 GPU unhealthy");
+        let shown = |other| on(60, &headers, &[&broken, &row(other, "")]).0;
         let text = shown("ip-10-0-131-208.eu-central-1.compute.internal");
         assert!(text.contains("ip-10-0-131-207…") && text.contains("GPU unhealthy"), "{text}");
         let alike = shown("ip-10-0-131-207.us-east-1.compute.internal");
