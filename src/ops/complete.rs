@@ -33,7 +33,6 @@ pub struct CompletionArgs {
     pub shell: String,
 }
 
-/// Prints the script.
 pub fn run(args: &CompletionArgs) -> anyhow::Result<()> {
     let shells = Shells::builtins();
     let Some(shell) = shells.completer(&args.shell) else {
@@ -49,7 +48,6 @@ pub fn answer(command: fn() -> Command) {
     CompleteEnv::with_factory(command).var(VARIABLE).complete();
 }
 
-/// Names of nodes.
 pub fn nodes() -> ArgValueCompleter {
     ArgValueCompleter::new(|given: &OsStr| asked(given, async |client, _| node_names(&client).await))
 }

@@ -181,7 +181,6 @@ impl LeaderClient {
         Ok(Self::in_pod(kind, &client, pod, NODE_ADMIN))
     }
 
-    /// Whether it still leads.
     pub async fn leads(&self) -> bool {
         matches!(self.request(Method::GET, "/leading", "").await, Ok((200, _)))
     }
@@ -322,7 +321,6 @@ mod tests {
     use axum::routing::get;
     use serde_json::{Value, json};
 
-    /// A daemon's admin address.
     async fn server() -> std::net::SocketAddr {
         let queue = get(|| async { axum::Json(json!({"leading": true, "items": []})) });
         let router = Router::new().route("/admin/queue", queue);

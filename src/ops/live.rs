@@ -41,7 +41,6 @@ pub struct Home {
 }
 
 impl Access {
-    /// Connects.
     pub async fn connect(&self) -> anyhow::Result<Client> {
         Ok(client::connect_to(self.file().as_deref(), self.context.as_deref()).await?)
     }

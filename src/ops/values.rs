@@ -6,12 +6,10 @@ use super::config::Value;
 use baton_contract::hint::{LabelSelector, Operator, Requirement};
 use baton_contract::name::{check_annotation_key, check_daemon_namespace, check_label_name};
 
-/// A node annotation's key.
 pub fn annotation_key(text: &str) -> Result<String, String> {
     check_annotation_key("annotation key", text).map(|()| text.to_owned()).map_err(|bad| bad.to_string())
 }
 
-/// A span of time.
 pub fn duration(text: &str) -> Result<Duration, String> {
     Value::read(text)
 }
@@ -58,12 +56,10 @@ fn requirement(text: &str) -> Result<Requirement, String> {
     Ok(Requirement { key, operator, values })
 }
 
-/// A namespace.
 pub fn namespace(text: &str) -> Result<String, String> {
     check_label_name("namespace", text).map(|()| text.to_owned()).map_err(|bad| bad.to_string())
 }
 
-/// The daemons' namespace.
 pub fn daemon_namespace(text: &str) -> Result<String, String> {
     check_daemon_namespace(text).map(|()| text.to_owned()).map_err(|bad| bad.to_string())
 }

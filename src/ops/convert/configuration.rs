@@ -43,7 +43,6 @@ const HARMLESS: &[(&str, &str)] = &[
 /// The name of kube-scheduler's own pods.
 const THEIRS: &str = "default-scheduler";
 
-/// Converts the whole file.
 pub fn of_configuration(file: &Value, version: &str) -> anyhow::Result<Converted> {
     let mut to = Converted::default();
     fields(&mut to, &FilePart::at("", file), version)?;

@@ -34,12 +34,10 @@ impl<'a> FilePart<'a> {
         Ok(items.iter().enumerate().map(|(at, item)| Self::at(format!("{}[{at}]", self.path), item)).collect())
     }
 
-    /// A text.
     pub fn text(&self) -> anyhow::Result<&'a str> {
         self.value.as_str().with_context(|| format!("{}: expected a text, found {}", self.path, self.value))
     }
 
-    /// A whole number.
     pub fn number(&self) -> anyhow::Result<i64> {
         self.value.as_i64().with_context(|| format!("{}: expected a whole number, found {}", self.path, self.value))
     }

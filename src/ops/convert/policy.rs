@@ -36,7 +36,6 @@ const PREDICATES: &[&str] = &[
     "EvenPodsSpreadPred",
 ];
 
-/// Converts the whole file.
 pub fn of_policy(file: &Value) -> anyhow::Result<Converted> {
     let mut to = Converted::default();
     if !file["priorities"].is_array() {

@@ -32,14 +32,12 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// `NODE/gpu-3` or `NODE/UUID`, as the command line gives it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceName {
-    /// Node.
     pub node: String,
     /// `gpu-3`, or an id.
     pub device: String,
 }
 
 impl DeviceName {
-    /// Splits it.
     pub fn parse(text: &str) -> Result<Self, String> {
         match text.split_once('/') {
             Some((node, device)) if !node.is_empty() && !device.is_empty() && !device.contains('/') => {
@@ -221,11 +219,9 @@ impl CordonTarget {
 /// A pod that holds the device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HolderPod {
-    /// The pod.
     pub pod: PodRef,
     /// `Job train`, which makes another pod; `None` for a pod that nothing makes again.
     pub owner: Option<String>,
-    /// It is being deleted.
     pub deleting: bool,
 }
 

@@ -68,12 +68,10 @@ pub struct ProgressOutput {
 }
 
 impl ProgressOutput {
-    /// Begins a chapter.
     pub fn heading(self, title: &str) {
         self.line(format_args!("\n== {title} =="));
     }
 
-    /// Prints one line.
     pub fn line(self, line: impl std::fmt::Display) {
         if self.to_stderr {
             remark(line);

@@ -51,23 +51,18 @@ const AGENT_USER: &str = "system:serviceaccount:baton-system:baton-device-plugin
 const SCHEDULER_USER: &str = "system:serviceaccount:baton-system:baton-scheduler";
 const CONTROLLER_USER: &str = "system:serviceaccount:baton-system:baton-controller";
 
-/// One simulated node.
 pub struct DemoNode {
-    /// Name.
     pub name: String,
-    /// Its kubelet.
     pub kubelet: Kubelet,
     /// The virtual machine, or what is left of it beside real hardware.
     machine: VirtualNode,
 }
 
-/// The running demo.
 pub struct DemoCluster {
     /// Every request is counted here.
     pub server: ApiServer,
     /// Operator's client.
     pub client: Client,
-    /// The nodes.
     pub nodes: Vec<DemoNode>,
     /// Monotonic time at the start.
     pub start: Duration,

@@ -33,13 +33,10 @@ pub struct FaultArgs {
 /// A fault of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DemoFault {
-    /// The node.
     pub node: String,
-    /// What happens there.
     pub what: FaultKind,
 }
 
-/// What happens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FaultKind {
     /// The driver reports a critical error of a GPU.

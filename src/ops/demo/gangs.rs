@@ -35,7 +35,6 @@ impl<'a> ChapterPod<'a> {
     }
 }
 
-/// State of a pod.
 struct PodStand {
     name: String,
     node: Option<String>,

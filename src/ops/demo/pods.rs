@@ -20,22 +20,18 @@ pub const TOGETHER: &str = "gpu-rdma";
 /// Free devices that a machine must have for a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Needs {
-    /// GPUs.
     pub gpus: usize,
-    /// NICs.
     pub nics: usize,
 }
 
 /// One pod and why it is there.
 #[derive(Debug, Clone)]
 pub struct DemoPod {
-    /// Name.
     pub name: String,
     /// One line for the reader.
     pub what: &'static str,
     /// What it takes of a machine.
     pub needs: Needs,
-    /// The object to create.
     pub pod: Pod,
 }
 

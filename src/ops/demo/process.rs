@@ -14,7 +14,6 @@ use crate::say::remark;
 /// Time from SIGTERM to SIGKILL.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// A running daemon.
 pub struct Daemon {
     /// For messages: `scheduler`, `node-0`.
     pub name: String,

@@ -34,9 +34,7 @@ const PATIENCE: Duration = Duration::from_millis(200);
 /// Period of the reads of the kubelets' device managers.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// Outcome of the story.
 pub struct StoryOutcome {
-    /// The verdict.
     pub report: DemoReport,
     /// The nodes' devices, and who holds them.
     pub devices: Vec<DeviceRow>,
@@ -55,7 +53,6 @@ struct Story {
     answered: BTreeSet<PodKey>,
 }
 
-/// Submits, follows, judges.
 pub async fn play(cluster: &mut DemoCluster, progress: ProgressOutput) -> anyhow::Result<StoryOutcome> {
     progress.heading("Pods: from the scheduler's choice to the devices in the container");
     let (sender, seen) = mpsc::unbounded_channel();

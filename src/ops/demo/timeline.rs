@@ -17,7 +17,6 @@ pub struct StoryLine {
     pub at: Duration,
     /// Pod or node that it is about.
     pub subject: String,
-    /// What happened.
     pub text: String,
     /// The part of a pod's way that it is.
     pub step: StoryStep,

@@ -31,7 +31,6 @@ pub struct FoundObject<T>(pub Option<T>);
 pub struct InspectedCluster {
     /// `None` when the API server cannot be reached.
     pub client: Option<Client>,
-    /// This node.
     pub node: Option<Node>,
     /// Its Device object, when that could be read.
     pub device: Option<FoundObject<Device>>,

@@ -43,7 +43,6 @@ pub struct RuntimeFiles {
     pub default_setting: &'static str,
     /// What that setting is, if it is set.
     pub default: Option<String>,
-    /// Every program.
     pub handlers: Vec<Handler>,
     /// Programs that every container starts first: files of hooks, and what they run.
     pub hooks: Vec<(PathBuf, PathBuf)>,

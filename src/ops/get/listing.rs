@@ -11,7 +11,6 @@ use crate::say::{API_VERSION, Format, UsageError, remark};
 use crate::view::{Columns, Look, Row, RowId, fitted, say_left_out, shorten};
 use baton_contract::hint::LabelSelector;
 
-/// Rows of one resource.
 pub struct Listing {
     what: &'static str,
     plural: &'static str,
@@ -141,7 +140,6 @@ impl<'a> Printer<'a> {
         Self { args, look, columns, shown: None }
     }
 
-    /// What to print now.
     pub fn print(&mut self, listing: &Listing) -> anyhow::Result<String> {
         let watch = self.args.watch;
         let before = self.shown.take();

@@ -101,7 +101,6 @@ impl NodeDaemons {
 pub struct Report {
     /// Its queue, and what it has reserved.
     pub queue: QueueReport,
-    /// Its gangs.
     pub gangs: Vec<GangView>,
     /// Where it was asked.
     pub leader: Option<String>,

@@ -60,7 +60,6 @@ struct Whole<'a> {
 }
 
 impl RowFeed {
-    /// Without rows.
     pub fn new() -> Self {
         Self { state: Mutex::default(), revision: watch::Sender::new(0) }
     }
@@ -110,7 +109,6 @@ impl RowFeed {
         rows.into_iter().for_each(|(key, row)| self.put(table, &key, Some(row)));
     }
 
-    /// A published row.
     pub fn row(&self, table: &str, key: &str) -> Option<Value> {
         self.state().rows.get(table)?.get(key).cloned()
     }

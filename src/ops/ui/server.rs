@@ -62,15 +62,11 @@ pub const ASSETS: [(&str, &str, &str); 15] = [
     ("runbooks.txt", "text/plain; charset=utf-8", include_str!("../../../docs/runbooks.md")),
 ];
 
-/// What the handlers share.
 pub struct Ui {
     /// With the operator's rights.
     pub client: Client,
-    /// The leading scheduler.
     pub scheduler: Arc<LeadingScheduler>,
-    /// The node daemons.
     pub daemons: NodeDaemons,
-    /// Published rows.
     pub feed: Arc<RowFeed>,
     /// The way to the model.
     pub questions: mpsc::Sender<ModelQuestion>,
@@ -86,7 +82,6 @@ pub struct Ui {
     pub streams: Arc<Semaphore>,
     /// Marks the revisions of this process.
     pub epoch: String,
-    /// The end.
     pub stop: CancellationToken,
 }
 
@@ -135,7 +130,6 @@ impl Event {
     }
 }
 
-/// One open stream.
 struct Stream {
     ui: Arc<Ui>,
     revisions: watch::Receiver<u64>,

@@ -191,7 +191,6 @@ pub struct Notes {
     pub failed: Option<String>,
     /// Why `device-allocate-hint` cannot be read.
     pub hint: Option<String>,
-    /// Its labels.
     pub labels: BTreeMap<String, String>,
     /// `Job train`, which makes another pod; `None` for a pod that nothing makes again.
     pub owner: Option<Box<str>>,
@@ -215,7 +214,6 @@ impl Notes {
     }
 }
 
-/// Name of a node.
 pub fn name_of(node: &LightNode) -> &str {
     node.metadata.name.as_deref().unwrap_or_default()
 }

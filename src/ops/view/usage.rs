@@ -84,7 +84,6 @@ impl DeviceHolders {
         &mut holders[at]
     }
 
-    /// Who holds the device.
     pub fn holders(&self, node: &str, id: &str) -> &[DeviceHolder] {
         self.0.get(node).and_then(|devices| devices.get(id)).map_or(&[], Vec::as_slice)
     }
