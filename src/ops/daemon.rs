@@ -97,7 +97,7 @@ fn wrong(command: &'static str, error: &dyn std::fmt::Display, sources: &Sources
         Some(source @ (Source::File { .. } | Source::Environment(_))) => format!(" (set by {source})"),
         Some(Source::Flag | Source::Default) | None => String::new(),
     };
-    ConfigError::Unusable { command, problem: problem + &place }
+    ConfigError::unusable(command, problem + &place)
 }
 
 /// Reads the configuration of `baton <command>`. Fixed times that the file shortens are refused where the API server is not this
@@ -117,10 +117,10 @@ fn read<O: Default + Timed + 'static>(
             Err(error) => error.to_string(),
         };
         let advice = "is for tests on this machine alone; remove it";
-        return Err(ConfigError::Unusable {
+        return Err(ConfigError::unusable(
             command,
-            problem: format!("{} ({source}) {advice}: {problem}", settings::TIMINGS),
-        });
+            format_args!("{} ({source}) {advice}: {problem}", settings::TIMINGS),
+        ));
     }
     Ok(loaded)
 }

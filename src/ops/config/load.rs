@@ -11,7 +11,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use super::nearest::nearest;
 use super::removed::{all_removed, removed};
 use super::setting::{Section, Setting, variables};
-use super::tree::Misplaced;
+use super::tree::{Misplaced, Spot};
 use super::yaml;
 
 /// Where a value came from.
@@ -43,55 +43,20 @@ impl fmt::Display for Source {
     }
 }
 
-/// A configuration that cannot be used. Ends the process with exit code 2.
+/// A configuration that cannot be used: where, what is wrong, and what was expected. Ends the process with exit code 2.
 #[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
-    /// The file cannot be read.
-    #[error("configuration file {path}: {source}; check the path given by {}", match by { Source::Flag => "--config-file".to_owned(), other => other.to_string() })]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-        /// `--config-file` or `BATON_CONFIG_FILE`.
-        by: Source,
-    },
-    /// The file cannot be used, and where.
-    #[error("{path}:{line}:{column}: {problem}")]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// From 1.
-        line: u64,
-        /// From 1.
-        column: u64,
-        /// What is wrong: with its key, and what was expected.
-        problem: String,
-    },
-    /// A value of the environment that cannot be read.
-    #[error("environment variable {variable}: {problem}")]
-    Environment {
-        /// Its name.
-        variable: String,
-        /// What is wrong, and what was expected.
-        problem: String,
-    },
+#[error("{0}")]
+pub struct ConfigError(String);
+
+impl ConfigError {
     /// Values that can be read and cannot work.
-    #[error("{problem}; see `baton {command} --help`")]
-    Unusable {
-        /// Whose configuration.
-        command: &'static str,
-        /// What is wrong.
-        problem: String,
-    },
-    /// A value of the command line that cannot be read.
-    #[error("--{name}: {problem}")]
-    Flag {
-        /// Its name.
-        name: &'static str,
-        /// What is wrong, and what was expected.
-        problem: String,
-    },
+    pub fn unusable(command: &str, problem: impl fmt::Display) -> Self {
+        Self(format!("{problem}; see `baton {command} --help`"))
+    }
+
+    fn of_variable(variable: &str, problem: &str) -> Self {
+        Self(format!("environment variable {variable}: {problem}"))
+    }
 }
 
 /// The options and where each value came from.
@@ -152,20 +117,23 @@ pub fn load<O: Default>(
     if let Some((path, by)) = by_flag.or_else(by_variable) {
         let path = PathBuf::from(path);
         let text = std::fs::read_to_string(&path);
-        let text = text.map_err(|source| ConfigError::Unreadable { path: path.clone(), source, by })?;
+        let text = text.map_err(|error| {
+            let given = if by == Source::Flag { "--config-file".to_owned() } else { by.to_string() };
+            ConfigError(format!("configuration file {}: {error}; check the path given by {given}", path.display()))
+        })?;
         apply_file(settings, sections, &mut loaded, &path, &text, command)?;
         loaded.file = Some(path);
     }
     let gone = all_removed().map(|(name, _)| name).filter(|name| !settings.iter().any(|known| known.name == *name));
     for (name, variable) in gone.flat_map(|name| variables(name).map(move |variable| (name, variable))) {
         if let Some(problem) = environment(&variable).and_then(|_| removed(name)) {
-            return Err(ConfigError::Environment { variable, problem });
+            return Err(ConfigError::of_variable(&variable, &problem));
         }
     }
     for setting in settings {
         if let Some((value, variable)) = setting.variables().find_map(set) {
             (setting.set)(&mut loaded.options, &value)
-                .map_err(|problem| ConfigError::Environment { variable: variable.clone(), problem })?;
+                .map_err(|problem| ConfigError::of_variable(&variable, &problem))?;
             loaded.sources.insert(setting.name, Source::Environment(variable));
         }
         if matches.value_source(setting.name) == Some(ValueSource::CommandLine)
@@ -173,7 +141,7 @@ pub fn load<O: Default>(
         {
             let value = values.map(String::as_str).collect::<Vec<_>>().join(",");
             (setting.set)(&mut loaded.options, &value)
-                .map_err(|problem| ConfigError::Flag { name: setting.name, problem })?;
+                .map_err(|problem| ConfigError(format!("--{}: {problem}", setting.name)))?;
             loaded.sources.insert(setting.name, Source::Flag);
         }
     }
@@ -206,7 +174,8 @@ fn apply_file<O>(
     text: &str,
     command: &str,
 ) -> Result<(), ConfigError> {
-    let wrong = |(line, column), problem| ConfigError::File { path: path.to_owned(), line, column, problem };
+    let wrong =
+        |(line, column): Spot, problem: String| ConfigError(format!("{}:{line}:{column}: {problem}", path.display()));
     let entries = yaml::read(text).map_err(|error| wrong((error.line, error.column), error.problem))?;
     let mut seen: BTreeMap<&str, String> = BTreeMap::new();
     let misplaced = |part: Misplaced| wrong(part.at, format!("{}: {}", part.path, part.problem));

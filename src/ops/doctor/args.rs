@@ -50,7 +50,7 @@ pub async fn run(mut options: AgentOptions, matches: &ArgMatches) -> anyhow::Res
         options.node_name = host_name(&options).unwrap_or_default();
     }
     if let Err(error) = options.validate() {
-        return Err(config::ConfigError::Unusable { command: "doctor", problem: error.to_string() }.into());
+        return Err(config::ConfigError::unusable("doctor", error).into());
     }
     let host_root =
         matches.get_one::<String>(HOST_ROOT).map_or_else(|| host_root(&options), |root| (root.into(), true));

@@ -65,9 +65,8 @@ impl LeftOut {
 
 /// Reads a dump.
 pub fn read(path: &Path, name: String) -> Result<Trace, InputError> {
-    let wrong = |problem: String| InputError::File { path: path.to_owned(), problem };
-    let text =
-        std::fs::read_to_string(path).map_err(|source| InputError::Unreadable { path: path.to_owned(), source })?;
+    let wrong = |problem: String| InputError::of(path, problem);
+    let text = std::fs::read_to_string(path).map_err(|error| InputError::of(path, error))?;
     let mut items = Vec::new();
     let documents = read_documents(&text).map_err(|error| wrong(format!("{error}; {EXPECTED}")))?;
     documents.into_iter().for_each(|document| unpack(document, &mut items));

@@ -6,51 +6,21 @@ use std::str::FromStr;
 
 use csv::StringRecord;
 
-/// A file that cannot be used.
+/// A file that cannot be used: where, what is wrong, and what is expected.
 #[derive(Debug, thiserror::Error)]
-pub enum InputError {
-    /// It cannot be read.
-    #[error("{path}: {source}")]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// It is no table, or no JSON that is expected.
-    #[error("{path}: {problem}")]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong, and what is expected.
-        problem: String,
-    },
-    /// A line that cannot be used.
-    #[error("{path}:{line}: {problem}")]
-    Line {
-        /// The file.
-        path: PathBuf,
-        /// From 1.
-        line: u64,
-        /// What is wrong, and what is expected.
-        problem: String,
-    },
-    /// A value that cannot be used.
-    #[error("{path}:{line}: column {column} ({name}): {value:?} is no {expected}")]
-    Value {
-        /// The file.
-        path: PathBuf,
-        /// From 1.
-        line: u64,
-        /// From 1.
-        column: usize,
-        /// The column's name.
-        name: &'static str,
-        /// The value.
-        value: String,
-        /// What is expected.
-        expected: String,
-    },
+#[error("{0}")]
+pub struct InputError(String);
+
+impl InputError {
+    /// Of a file as a whole.
+    pub fn of(path: &Path, problem: impl Display) -> Self {
+        Self(format!("{}: {problem}", path.display()))
+    }
+
+    /// Of one of its lines, from 1.
+    fn at(path: &Path, line: u64, problem: impl Display) -> Self {
+        Self(format!("{}:{line}: {problem}", path.display()))
+    }
 }
 
 /// The columns of one form of table.
@@ -81,8 +51,8 @@ pub struct TraceTable {
 impl TraceTable {
     /// Reads a file of one of these forms; also returns which one. There are rows.
     pub fn read(path: &Path, forms: &[Form]) -> Result<(usize, Self), InputError> {
-        let wrong = |problem: String| InputError::File { path: path.to_owned(), problem };
-        let bytes = std::fs::read(path).map_err(|source| InputError::Unreadable { path: path.to_owned(), source })?;
+        let wrong = |problem: String| InputError::of(path, problem);
+        let bytes = std::fs::read(path).map_err(|error| InputError::of(path, error))?;
         let text = String::from_utf8(bytes).map_err(|error| wrong(format!("is no text: {}", error.utf8_error())))?;
         // Some programs begin a file with a mark of its byte order.
         let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
@@ -94,7 +64,7 @@ impl TraceTable {
             (known, std::cmp::Reverse(*at))
         });
         let Some((which, form)) = form else { return Err(wrong("no form is known".to_owned())) };
-        let line = |problem: String| InputError::Line { path: path.to_owned(), line: 1, problem };
+        let line = |problem: String| InputError::at(path, 1, problem);
         let known: Vec<&str> = form.columns().collect();
         let expected = || format!("expected {} with the columns {}", form.what, known.join(","));
         let mut columns = Vec::new();
@@ -118,7 +88,7 @@ impl TraceTable {
             let line = record.position().map_or(0, csv::Position::line);
             if record.len() != names.len() {
                 let problem = format!("has {} fields, the head of the table has {}", record.len(), names.len());
-                return Err(InputError::Line { path: path.to_owned(), line, problem });
+                return Err(InputError::at(path, line, problem));
             }
             rows.push((line, record));
         }
@@ -187,15 +157,10 @@ impl<'a> TraceRow<'a> {
     }
 
     /// An error about a value.
-    pub fn wrong(&self, name: &'static str, expected: impl Into<String>) -> InputError {
+    pub fn wrong(&self, name: &'static str, expected: impl Display) -> InputError {
         let column = self.table.columns.iter().find(|(column, _)| *column == name).map_or(0, |(_, at)| at + 1);
-        InputError::Value {
-            path: self.table.path.clone(),
-            line: self.line,
-            column,
-            name,
-            value: self.text(name).chars().take(80).collect(),
-            expected: expected.into(),
-        }
+        let value: String = self.text(name).chars().take(80).collect();
+        let problem = format!("column {column} ({name}): {value:?} is no {expected}");
+        InputError::at(&self.table.path, self.line, problem)
     }
 }
