@@ -66,6 +66,7 @@ pub struct DemoCluster {
     pub nodes: Vec<DemoNode>,
     /// Monotonic time at the start.
     pub start: Duration,
+    pub progress: ProgressOutput,
     kubeconfig: PathBuf,
     daemons: Vec<Daemon>,
     /// Last, so that files are removed after the processes that use them.
@@ -84,19 +85,15 @@ impl DemoCluster {
         std::fs::write(&kubeconfig, server.kubeconfig("admin"))?;
         let client = connect(Some(&kubeconfig)).await?;
         let daemons = Vec::new();
-        let mut cluster = Self { server, client, nodes: Vec::new(), start, kubeconfig, daemons, folder };
-        cluster.say(progress, "cluster", &format!("simulated API server at {}", cluster.server.tls_url()));
+        let mut cluster = Self { server, client, nodes: Vec::new(), start, progress, kubeconfig, daemons, folder };
+        cluster.say("cluster", &format!("simulated API server at {}", cluster.server.tls_url()));
         let applied = install(&cluster.client, &Values::default()).await?;
-        cluster.say(
-            progress,
-            "cluster",
-            &format!("{applied} objects installed: namespaces, CRDs, RBAC, admission policies"),
-        );
+        cluster.say("cluster", &format!("{applied} objects installed: namespaces, CRDs, RBAC, admission policies"));
 
         let count = if args.real() { 1 } else { NODES };
         for k in 0..count {
             let (node, daemon) = cluster.node(args, k).await?;
-            cluster.say(progress, &node.name, "kubelet and node daemon started");
+            cluster.say(&node.name, "kubelet and node daemon started");
             cluster.nodes.push(node);
             cluster.daemons.push(daemon);
         }
@@ -105,14 +102,14 @@ impl DemoCluster {
         cluster.pod_of(("baton-scheduler", Some("scheduler")), "node-0", admin).await?;
         let controller = cluster.central("controller", CONTROLLER_USER, None, args.verbose)?;
         cluster.daemons.extend([scheduler, controller]);
-        cluster.wait_until_ready(admin, progress).await?;
+        cluster.wait_until_ready(admin).await?;
         Ok(cluster)
     }
 
     /// Prints a line with the time.
-    pub fn say(&self, progress: ProgressOutput, subject: &str, text: &str) {
+    pub fn say(&self, subject: &str, text: &str) {
         let at = clock::mono().saturating_sub(self.start);
-        progress.line(StoryLine::new(at, subject, text.to_owned(), StoryStep::Submitted));
+        self.progress.line(StoryLine::new(at, subject, text.to_owned(), StoryStep::Submitted));
     }
 
     fn path(&self) -> &Path {
@@ -193,7 +190,7 @@ impl DemoCluster {
 
     /// Waits until every node's allocatable holds what its Device object says, and the scheduler at `admin` gives it to pods: those
     /// that are created before go where they would not go after.
-    async fn wait_until_ready(&mut self, admin: SocketAddr, progress: ProgressOutput) -> anyhow::Result<()> {
+    async fn wait_until_ready(&mut self, admin: SocketAddr) -> anyhow::Result<()> {
         let deadline = clock::mono() + START_LIMIT;
         let mut ready = BTreeSet::new();
         let home = Home { namespace: SYSTEM.to_owned() };
@@ -217,11 +214,8 @@ impl DemoCluster {
                 }
                 let judged = scheduler.get::<NodeExplanation>(&format!("/nodes/{name}")).await;
                 if judged.is_ok_and(|judged| judged.takes_devices) && ready.insert(name.clone()) {
-                    self.say(
-                        progress,
-                        &name,
-                        &format!("ready: {} and {} registered and published", amount(gpus, "GPU"), amount(nics, "NIC")),
-                    );
+                    let devices = format!("{} and {}", amount(gpus, "GPU"), amount(nics, "NIC"));
+                    self.say(&name, &format!("ready: {devices} registered and published"));
                 }
             }
             if ready.len() == self.nodes.len() {
@@ -266,12 +260,12 @@ impl DemoCluster {
 
     /// Starts daemons again that have ended, as a DaemonSet does, and makes the faults that are asked for, and says so; until it is
     /// dropped.
-    pub async fn keep(&mut self, progress: ProgressOutput) -> anyhow::Result<()> {
+    pub async fn keep(&mut self) -> anyhow::Result<()> {
         let asked = UnixListener::bind(self.path().join(SOCKET)).context("cannot listen for faults")?;
         loop {
             if let Ok(found) = tokio::time::timeout(LOOK, asked.accept()).await {
                 // A client that has left is no concern of the demo.
-                let _ = self.answer_fault(found?.0, progress).await;
+                let _ = self.answer_fault(found?.0).await;
             }
             let at = clock::mono().saturating_sub(self.start);
             for daemon in &mut self.daemons {
@@ -290,13 +284,13 @@ impl DemoCluster {
                     Some(_) => None,
                 };
                 if let Some(text) = said {
-                    progress.line(StoryLine::new(at, &daemon.name, text, StoryStep::Submitted));
+                    self.progress.line(StoryLine::new(at, &daemon.name, text, StoryStep::Submitted));
                 }
             }
         }
     }
 
-    async fn answer_fault(&mut self, mut client: UnixStream, progress: ProgressOutput) -> anyhow::Result<()> {
+    async fn answer_fault(&mut self, mut client: UnixStream) -> anyhow::Result<()> {
         let mut line = String::new();
         (&mut client).take(MAX_LINE).read_to_string(&mut line).await?;
         let fault = DemoFault::parse(&line.split_whitespace().collect::<Vec<_>>()).map_err(anyhow::Error::from);
@@ -306,7 +300,7 @@ impl DemoCluster {
         };
         let answer = match made {
             Ok(fault) => {
-                self.say(progress, &fault.node, &fault.to_string());
+                self.say(&fault.node, &fault.to_string());
                 fault.to_string()
             }
             Err(error) => format!("error: {}", words(error.as_ref())),

@@ -8,7 +8,6 @@ use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::api::{Api, DeleteParams, ListParams, PostParams};
 use serde_json::{Value, json};
 
-use super::args::ProgressOutput;
 use super::cluster::DemoCluster;
 use super::pods::{NAMESPACE, SCHEDULER};
 use baton_contract::gang::key::{GROUPS, MIN_AVAILABLE, NAME};
@@ -46,19 +45,18 @@ struct PodStand {
 
 struct GangChapter<'a> {
     cluster: &'a mut DemoCluster,
-    progress: ProgressOutput,
     violations: Vec<String>,
 }
 
 /// Plays the chapter and takes everything away again. Returns what went wrong.
-pub async fn play(cluster: &mut DemoCluster, progress: ProgressOutput) -> anyhow::Result<Vec<String>> {
+pub async fn play(cluster: &mut DemoCluster) -> anyhow::Result<Vec<String>> {
     let nodes: Vec<String> = cluster.nodes.iter().map(|node| node.name.clone()).collect();
     let [first, second, third] = nodes.as_slice() else { return Ok(Vec::new()) };
-    progress.heading("Gangs: all pods of a job or none");
+    cluster.progress.heading("Gangs: all pods of a job or none");
     let namespaces: Api<Namespace> = Api::all(cluster.client.clone());
     let namespace = serde_json::from_value(json!({"metadata": {"name": SECOND_NAMESPACE}}))?;
     namespaces.create(&PostParams::default(), &namespace).await?;
-    let mut chapter = GangChapter { cluster, progress, violations: Vec::new() };
+    let mut chapter = GangChapter { cluster, violations: Vec::new() };
     // Two nodes with two free GPUs each, as in the classic example; the third node joins later.
     for (node, gpus) in [(first, 6), (second, 6), (third, 8)] {
         let busy = ChapterPod::new(NAMESPACE, format!("busy-{node}"), gpus, json!({}));
@@ -75,7 +73,7 @@ pub async fn play(cluster: &mut DemoCluster, progress: ProgressOutput) -> anyhow
 
 impl GangChapter<'_> {
     fn say(&self, subject: &str, text: &str) {
-        self.cluster.say(self.progress, subject, text);
+        self.cluster.say(subject, text);
     }
 
     /// 1 parameter server and 4 workers of 2 GPUs, 4 GPUs free: half a job.

@@ -9,7 +9,6 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, ListParams, PostParams};
 
-use super::args::ProgressOutput;
 use super::cluster::DemoCluster;
 use super::pods::NAMESPACE;
 use super::report::JobReport;
@@ -30,7 +29,6 @@ const CONTAINER: &str = "main";
 
 struct JobChapter<'a> {
     cluster: &'a mut DemoCluster,
-    progress: ProgressOutput,
     job: TyJob,
     follower: Follower,
     seen: Snapshot,
@@ -42,10 +40,7 @@ struct JobChapter<'a> {
 }
 
 /// Plays the chapter and takes everything away again. Returns what became of the job, and what went wrong.
-pub async fn play(
-    cluster: &mut DemoCluster,
-    progress: ProgressOutput,
-) -> anyhow::Result<(Option<JobReport>, Vec<String>)> {
+pub async fn play(cluster: &mut DemoCluster) -> anyhow::Result<(Option<JobReport>, Vec<String>)> {
     // One machine's GPUs may be too few for it.
     if cluster.nodes.len() < 2 {
         return Ok((None, Vec::new()));
@@ -58,10 +53,10 @@ pub async fn play(
     if let Some(bad) = misfit {
         bail!("{EXAMPLE}: {bad}");
     }
-    progress.heading("A TYJob: a learner and its actors");
+    cluster.progress.heading("A TYJob: a learner and its actors");
     let (follower, seen) = (Follower::of_jobs(&cluster.client), Snapshot::default());
     let (status, stages, shown, violations) = (TyJobStatus::default(), Vec::new(), None, Vec::new());
-    let mut chapter = JobChapter { cluster, progress, job, follower, seen, status, stages, shown, violations };
+    let mut chapter = JobChapter { cluster, job, follower, seen, status, stages, shown, violations };
     let report = chapter.play().await?;
     Ok((Some(report), chapter.violations))
 }
@@ -108,7 +103,7 @@ impl JobChapter<'_> {
     }
 
     fn say(&self, subject: &str, text: &str) {
-        self.cluster.say(self.progress, subject, text);
+        self.cluster.say(subject, text);
     }
 
     fn jobs(&self) -> Api<TyJob> {

@@ -13,11 +13,11 @@ use baton_runtime::{shutdown, words};
 const INTERRUPTED: u8 = 130;
 
 /// Plays gangs and a TYJob first, because those chapters delete everything they made; then the story whose pods stay.
-async fn play(cluster: &mut DemoCluster, progress: ProgressOutput) -> anyhow::Result<story::StoryOutcome> {
-    let mut found = gangs::play(cluster, progress).await?;
-    let (job, wrong) = jobs::play(cluster, progress).await?;
+async fn play(cluster: &mut DemoCluster) -> anyhow::Result<story::StoryOutcome> {
+    let mut found = gangs::play(cluster).await?;
+    let (job, wrong) = jobs::play(cluster).await?;
     found.extend(wrong);
-    let mut outcome = story::play(cluster, progress).await?;
+    let mut outcome = story::play(cluster).await?;
     outcome.report.job = job;
     outcome.report.blame(found);
     Ok(outcome)
@@ -50,7 +50,7 @@ pub async fn run(args: DemoArgs) -> anyhow::Result<ExitCode> {
         });
     }
     let outcome = tokio::select! {
-        outcome = play(&mut cluster, progress) => Some(outcome),
+        outcome = play(&mut cluster) => Some(outcome),
         () = stop.cancelled() => None,
     };
     let ok = match &outcome {
@@ -66,7 +66,7 @@ pub async fn run(args: DemoArgs) -> anyhow::Result<ExitCode> {
             if args.keep || args.ui {
                 progress.line(cluster.invitation()?);
                 tokio::select! {
-                    kept = cluster.keep(progress) => kept?,
+                    kept = cluster.keep() => kept?,
                     () = stop.cancelled() => {}
                 }
             }

@@ -7,15 +7,14 @@ use anyhow::bail;
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Api;
-use kube::api::PostParams;
+use kube::api::{DeleteParams, PostParams};
 use kube::runtime::watcher;
 use serde::Deserialize;
 use tokio::sync::mpsc;
 
-use super::args::ProgressOutput;
 use super::cluster::{DemoCluster, SYSTEM};
 use super::pods::{self, DemoPod, NAMESPACE, Needs};
-use super::report::{DemoReport, DeviceIds, PodReport, overfull};
+use super::report::{DemoReport, DeviceIds, PodReport, list, overfull};
 use super::timeline::{StoryLine, StoryStep, Timeline};
 use crate::leader::LeaderClient;
 use crate::manifests::Values;
@@ -46,6 +45,10 @@ enum WatchedChange {
 }
 
 struct Story {
+    /// Of those that were served.
+    reports: Vec<PodReport>,
+    devices: Vec<DeviceRow>,
+    violations: Vec<String>,
     timeline: Timeline,
     pods: BTreeMap<PodKey, HandoffPod>,
     seen: mpsc::UnboundedReceiver<(Duration, WatchedChange)>,
@@ -53,14 +56,13 @@ struct Story {
     answered: BTreeSet<PodKey>,
 }
 
-pub async fn play(cluster: &mut DemoCluster, progress: ProgressOutput) -> anyhow::Result<StoryOutcome> {
-    progress.heading("Pods: from the scheduler's choice to the devices in the container");
+pub async fn play(cluster: &mut DemoCluster) -> anyhow::Result<StoryOutcome> {
+    cluster.progress.heading("Pods: from the scheduler's choice to the devices in the container");
     let (sender, seen) = mpsc::unbounded_channel();
     let _watches = watch(cluster, &sender);
+    let (reports, devices, violations) = (Vec::new(), Vec::new(), Vec::new());
     let (timeline, pods) = (Timeline::default(), BTreeMap::new());
-    let mut story = Story { timeline, pods, seen, answered: BTreeSet::new() };
-    let mut violations = Vec::new();
-    let mut submitted: Vec<String> = Vec::new();
+    let mut story = Story { reports, devices, violations, timeline, pods, seen, answered: BTreeSet::new() };
     cluster.server.counts().reset();
 
     let inventory = cluster.inventory().await?;
@@ -68,35 +70,27 @@ pub async fn play(cluster: &mut DemoCluster, progress: ProgressOutput) -> anyhow
         gpus: most.gpus.max(node.gpus),
         nics: most.nics.max(node.nics),
     });
-    let (fits, too_large): (Vec<DemoPod>, Vec<DemoPod>) =
+    let (mut fits, too_large): (Vec<DemoPod>, Vec<DemoPod>) =
         pods::first().into_iter().partition(|pod| pod.needs.gpus <= room.gpus && pod.needs.nics <= room.nics);
     for pod in too_large {
-        cluster.say(progress, &pod.name, &format!("left out: this machine has no room for {}", pod.what));
+        cluster.say(&pod.name, &format!("left out: this machine has no room for {}", pod.what));
     }
-    // One machine cannot hold them all at once: then each is served and deleted before the next comes.
     if cluster.nodes.len() > 1 {
-        violations.extend(stage(cluster, &mut story, &fits, &mut submitted, progress).await?);
+        stage(cluster, &mut story, &fits).await?;
+        if let Some((node, room)) = emptiest(&story, &inventory) {
+            let burst = pods::burst(&node, pods::BURST.min(room * 2));
+            stage(cluster, &mut story, &burst).await?;
+            fits.extend(burst);
+        }
+        story.gather(cluster, &fits).await?;
     } else {
-        return one_by_one(cluster, story, fits, progress).await;
+        one_by_one(cluster, &mut story, fits).await?;
     }
-    if let Some((node, room)) = emptiest(&story, &inventory) {
-        let burst = pods::burst(&node, pods::BURST.min(room * 2));
-        violations.extend(stage(cluster, &mut story, &burst, &mut submitted, progress).await?);
-    }
-    let mut records = StoryRecords::default();
-    records.gather(cluster, &story, &submitted).await?;
-    Ok(finish(cluster, &story, records, violations))
+    Ok(finish(cluster, story))
 }
 
-/// On one machine: serve, judge and delete each pod, then the next.
-async fn one_by_one(
-    cluster: &mut DemoCluster,
-    mut story: Story,
-    pods: Vec<DemoPod>,
-    progress: ProgressOutput,
-) -> anyhow::Result<StoryOutcome> {
-    let mut violations = Vec::new();
-    let mut records = StoryRecords::default();
+/// One machine cannot hold them all at once: serve, judge and delete each pod, then the next.
+async fn one_by_one(cluster: &mut DemoCluster, story: &mut Story, pods: Vec<DemoPod>) -> anyhow::Result<()> {
     let node = cluster.nodes[0].name.clone();
     let gpus = cluster.inventory().await?.get(&node).map_or(0, |room| room.gpus);
     let burst = pods::burst(&node, pods::BURST.min(gpus * 2));
@@ -104,23 +98,21 @@ async fn one_by_one(
         pods.into_iter().map(|pod| vec![pod]).chain([burst]).filter(|s| !s.is_empty()).collect();
     let last = stages.len().saturating_sub(1);
     for (k, pods) in stages.into_iter().enumerate() {
-        let mut submitted = Vec::new();
-        violations.extend(stage(cluster, &mut story, &pods, &mut submitted, progress).await?);
-        records.gather(cluster, &story, &submitted).await?;
+        stage(cluster, story, &pods).await?;
+        story.gather(cluster, &pods).await?;
         if k < last {
-            delete(cluster, &mut story, &submitted, progress).await?;
+            delete(cluster, story, &pods).await?;
         }
     }
-    Ok(finish(cluster, &story, records, violations))
+    Ok(())
 }
 
-fn finish(cluster: &DemoCluster, story: &Story, records: StoryRecords, mut violations: Vec<String>) -> StoryOutcome {
-    violations.extend(records.violations);
-    let together = records.pods.iter().filter(|pod| pod.name == pods::TOGETHER);
-    violations.extend(together.filter_map(|pod| apart(pod, &records.devices)));
-    violations.extend(story.timeline.locked().map(|node| format!("node {node} is still locked at the end")));
-    let report = DemoReport::new(records.pods, api_writes(cluster), violations);
-    StoryOutcome { report, devices: records.devices }
+fn finish(cluster: &DemoCluster, story: Story) -> StoryOutcome {
+    let Story { reports, devices, mut violations, timeline, .. } = story;
+    let together = reports.iter().filter(|pod| pod.name == pods::TOGETHER);
+    violations.extend(together.filter_map(|pod| apart(pod, &devices)));
+    violations.extend(timeline.locked().map(|node| format!("node {node} is still locked at the end")));
+    StoryOutcome { report: DemoReport::new(reports, api_writes(cluster), violations), devices }
 }
 
 /// What is wrong when the devices of a pod are not all below one PCIe switch, by the Device object.
@@ -133,75 +125,57 @@ fn apart(pod: &PodReport, devices: &[DeviceRow]) -> Option<String> {
 }
 
 /// Creates the pods at once and follows them until each is served and its lock is gone.
-async fn stage(
-    cluster: &mut DemoCluster,
-    story: &mut Story,
-    pods: &[DemoPod],
-    submitted: &mut Vec<String>,
-    progress: ProgressOutput,
-) -> anyhow::Result<Vec<String>> {
-    let failed = follow(cluster, story, pods, submitted, progress).await;
-    story.print_lines(Duration::MAX, progress);
+async fn stage(cluster: &mut DemoCluster, story: &mut Story, pods: &[DemoPod]) -> anyhow::Result<()> {
+    let followed = follow(cluster, story, pods).await;
+    story.print_lines(Duration::MAX, cluster.progress);
     if let Some(burst) = story.burst(pods) {
-        cluster.say(progress, "burst", &burst);
+        cluster.say("burst", &burst);
     }
-    failed
+    followed
 }
 
-async fn follow(
-    cluster: &mut DemoCluster,
-    story: &mut Story,
-    pods: &[DemoPod],
-    submitted: &mut Vec<String>,
-    progress: ProgressOutput,
-) -> anyhow::Result<Vec<String>> {
+async fn follow(cluster: &mut DemoCluster, story: &mut Story, pods: &[DemoPod]) -> anyhow::Result<()> {
     let api: Api<Pod> = Api::namespaced(cluster.client.clone(), NAMESPACE);
     for pod in pods {
         let at = clock::mono().saturating_sub(cluster.start);
         story.timeline.keep([StoryLine::new(at, &pod.name, format!("submitted: {}", pod.what), StoryStep::Submitted)]);
         api.create(&PostParams::default(), &pod.pod).await?;
-        submitted.push(pod.name.clone());
     }
     let wanted: Vec<PodKey> = pods.iter().map(|pod| PodKey::new(NAMESPACE, &pod.name)).collect();
     let deadline = clock::mono() + STAGE_LIMIT;
     loop {
         cluster.check_daemons()?;
-        story.look(cluster, progress).await;
+        story.look(cluster).await;
         let missing: Vec<&PodKey> = wanted.iter().filter(|pod| !story.served(pod)).collect();
         if missing.is_empty() {
-            return Ok(Vec::new());
+            return Ok(());
         }
         if missing.iter().all(|pod| story.ended(pod)) {
-            let mut failed = Vec::new();
             for pod in missing {
                 let said = api.get(&pod.name).await?.status.and_then(|status| status.message).unwrap_or_default();
-                failed.push(format!("pod {} ended without being served: {said}", pod.name));
+                story.violations.push(format!("pod {} ended without being served: {said}", pod.name));
             }
-            return Ok(failed);
+            return Ok(());
         }
         if clock::mono() > deadline {
-            progress.line(format!("The daemons' last lines:\n{}", cluster.last_lines(12)));
-            return Ok(missing.into_iter().map(|pod| story.unserved(pod)).collect());
+            cluster.progress.line(format!("The daemons' last lines:\n{}", cluster.last_lines(12)));
+            let unserved: Vec<String> = missing.into_iter().map(|pod| story.unserved(pod)).collect();
+            story.violations.extend(unserved);
+            return Ok(());
         }
     }
 }
 
 /// Deletes pods and waits until they are gone.
-async fn delete(
-    cluster: &mut DemoCluster,
-    story: &mut Story,
-    names: &[String],
-    progress: ProgressOutput,
-) -> anyhow::Result<()> {
+async fn delete(cluster: &DemoCluster, story: &mut Story, pods: &[DemoPod]) -> anyhow::Result<()> {
     let api: Api<Pod> = Api::namespaced(cluster.client.clone(), NAMESPACE);
-    for name in names {
-        let params = kube::api::DeleteParams { grace_period_seconds: Some(0), ..kube::api::DeleteParams::default() };
-        api.delete(name, &params).await?;
+    for pod in pods {
+        api.delete(&pod.name, &DeleteParams::default().grace_period(0)).await?;
     }
     let deadline = clock::mono() + STAGE_LIMIT;
-    for name in names {
-        while api.get_opt(name).await?.is_some() && clock::mono() < deadline {
-            story.look(cluster, progress).await;
+    for pod in pods {
+        while api.get_opt(&pod.name).await?.is_some() && clock::mono() < deadline {
+            story.look(cluster).await;
         }
     }
     Ok(())
@@ -209,7 +183,7 @@ async fn delete(
 
 impl Story {
     /// Takes in what the watches brought and what the kubelets hold, for a moment.
-    async fn look(&mut self, cluster: &DemoCluster, progress: ProgressOutput) {
+    async fn look(&mut self, cluster: &DemoCluster) {
         let mut next = tokio::time::timeout(LOOK, self.seen.recv()).await.ok().flatten();
         while let Some((at, seen)) = next {
             let at = at.saturating_sub(cluster.start);
@@ -227,7 +201,7 @@ impl Story {
         // After what the watches brought: of a pod that is not known to be bound the kubelets are not asked.
         let lines = self.answers(cluster);
         self.timeline.keep(lines);
-        self.print_lines(clock::mono().saturating_sub(cluster.start).saturating_sub(PATIENCE), progress);
+        self.print_lines(clock::mono().saturating_sub(cluster.start).saturating_sub(PATIENCE), cluster.progress);
     }
 
     /// Prints what happened up to `until`.
@@ -301,26 +275,17 @@ impl Story {
         let lock = if self.timeline.held(key).is_some() { "lock released" } else { "lock not seen released" };
         format!("pod {} was not served in {limit} s: {node}, {:?}, {answered}, {lock}", key.name, pod.phase)
     }
-}
 
-/// The records of pods that were served.
-#[derive(Default)]
-struct StoryRecords {
-    pods: Vec<PodReport>,
-    devices: Vec<DeviceRow>,
-    violations: Vec<String>,
-}
-
-impl StoryRecords {
-    async fn gather(&mut self, cluster: &DemoCluster, story: &Story, names: &[String]) -> anyhow::Result<()> {
+    /// Reads the three records of these pods.
+    async fn gather(&mut self, cluster: &DemoCluster, pods: &[DemoPod]) -> anyhow::Result<()> {
         let mut ledgers = BTreeMap::new();
         for node in &cluster.nodes {
             let daemon = LeaderClient::of_node(cluster.client.clone(), SYSTEM, &node.name, None).await?;
             ledgers.insert(node.name.as_str(), by_pod(daemon.get("/ledger").await?)?);
         }
-        for name in names {
+        for DemoPod { name, .. } in pods {
             let key = PodKey::new(NAMESPACE, name);
-            let Some(pod) = story.pods.get(&key) else {
+            let Some(pod) = self.pods.get(&key) else {
                 self.violations.push(format!("pod {name} was never seen"));
                 continue;
             };
@@ -347,13 +312,13 @@ impl StoryRecords {
                     }
                 }
                 if started != assigned {
-                    let (assigned, started) = (super::report::list(&assigned), super::report::list(&started));
+                    let (assigned, started) = (list(&assigned), list(&started));
                     self.violations.push(format!("pod {name}: assigned {assigned}, started with {started}"));
                 }
             }
             let ledger = ledgers.get(node).and_then(|pods| pods.get(pod.pod.uid.as_str())).cloned().unwrap_or_default();
-            let lock_held_ms = story.timeline.held(&key).map(|held| (held.as_secs_f64() * 1e6).round() / 1e3);
-            self.pods.push(PodReport {
+            let lock_held_ms = self.timeline.held(&key).map(|held| (held.as_secs_f64() * 1e6).round() / 1e3);
+            self.reports.push(PodReport {
                 name: name.clone(),
                 node: node.to_owned(),
                 assigned,
@@ -457,6 +422,6 @@ mod tests {
         let body = r#"[{"namespace":"d","pod":"p","uid":"u","container":"a","resource":"nvidia.com/gpu","ids":["GPU-b"],"served":{"gpu":["GPU-a"]}},
             {"namespace":"d","pod":"p","uid":"u","container":"b","resource":"koordinator.sh/rdma","ids":["x::1"],"served":{"rdma":["0000:3c:00.0"]}}]"#;
         let pods = by_pod(serde_json::from_str(body).unwrap()).unwrap();
-        assert_eq!(super::super::report::list(&pods["u"]), "GPU-a 0000:3c:00.0");
+        assert_eq!(list(&pods["u"]), "GPU-a 0000:3c:00.0");
     }
 }
