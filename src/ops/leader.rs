@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, bail};
 use axum::body::Body;
 use clap::Args;
 use http::{Method, Request, Uri};
@@ -143,26 +143,21 @@ impl LeaderClient {
                 Err(error) => silent.push(format!("{error:#}")),
             }
         }
-        let elsewhere =
-            if silent.is_empty() { Api::<Pod>::all(client).list_metadata(&params).await.ok() } else { None };
-        let there = elsewhere.and_then(|pods| pods.items.first()?.namespace());
-        let found = match there {
-            Some(there) => {
-                return Err(anyhow!(
+        if silent.is_empty() {
+            let elsewhere = Api::<Pod>::all(client).list_metadata(&params).await.ok();
+            if let Some(there) = elsewhere.and_then(|pods| pods.items.first()?.namespace()) {
+                bail!(
                     "no scheduler of Baton is in namespace {namespace}, but in {there}: give --baton-namespace {there}, or set BATON_NAMESPACE"
-                ));
+                );
             }
-            None if silent.is_empty() => format!("no pod there has the labels {LABELS}"),
+            silent.push(format!("no pod there has the labels {LABELS}"));
+        } else if asked < silent.len() {
             // One of those that cannot be asked may lead.
-            None if asked < silent.len() => {
-                return Err(anyhow!(
-                    "it is not known which scheduler leads in namespace {namespace}: {}; give --admin-url",
-                    silent.join(", ")
-                ));
-            }
-            None => silent.join(", "),
-        };
-        Err(anyhow!("no scheduler leads in namespace {namespace}: {found}; give --baton-namespace or --admin-url"))
+            let silent = silent.join(", ");
+            bail!("it is not known which scheduler leads in namespace {namespace}: {silent}; give --admin-url");
+        }
+        let found = silent.join(", ");
+        bail!("no scheduler leads in namespace {namespace}: {found}; give --baton-namespace or --admin-url")
     }
 
     /// The node daemon on `node`, which is asked in the same way: at `url`, or in its pod in `namespace`.

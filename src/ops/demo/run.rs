@@ -53,7 +53,7 @@ pub async fn run(args: DemoArgs) -> anyhow::Result<ExitCode> {
         outcome = play(&mut cluster) => Some(outcome),
         () = stop.cancelled() => None,
     };
-    let ok = match &outcome {
+    let ended = match outcome {
         Some(Ok(outcome)) => {
             if json {
                 say(serde_json::to_string(&outcome.report)? + "\n")?;
@@ -70,15 +70,11 @@ pub async fn run(args: DemoArgs) -> anyhow::Result<ExitCode> {
                     () = stop.cancelled() => {}
                 }
             }
-            outcome.report.ok
+            Ok(if outcome.report.ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
         }
-        Some(Err(_)) | None => false,
-    };
-    cluster.stop().await;
-    match outcome {
-        Some(Ok(_)) if ok => Ok(ExitCode::SUCCESS),
-        Some(Ok(_)) => Ok(ExitCode::FAILURE),
         Some(Err(error)) => Err(error),
         None => Ok(ExitCode::from(INTERRUPTED)),
-    }
+    };
+    cluster.stop().await;
+    ended
 }

@@ -221,34 +221,30 @@ fn checked(namespace: &str, name: &str) -> anyhow::Result<()> {
 }
 
 async fn of_node(State(ui): State<Arc<Ui>>, Path(name): Path<String>) -> Response {
-    if let Err(error) = check_subdomain("name", &name) {
-        return reply(Err(error.into()));
-    }
-    let of = name.clone();
-    match asked(&ui, move |model| model.snapshot.node(&of).is_some()).await {
-        Ok(true) => {}
-        Ok(false) => return no_node(&name),
-        Err(error) => return reply(Err(error)),
-    }
-    let path = format!("/nodes/{name}");
-    let (events, said, records) = tokio::join!(
-        node::events(ui.client.clone(), &name),
-        ui.scheduler.ask::<Value>(&path, None),
-        ui.daemons.records(&name),
-    );
-    let of = name.clone();
-    let mut detail = match asked(&ui, move |model| node::detail(model, &of, &records)).await {
-        Ok(Some(detail)) => detail,
-        Ok(None) => return no_node(&name),
-        Err(error) => return reply(Err(error)),
+    let detail = async {
+        check_subdomain("name", &name)?;
+        let of = name.clone();
+        if !asked(&ui, move |model| model.snapshot.node(&of).is_some()).await? {
+            return Ok(None);
+        }
+        let path = format!("/nodes/{name}");
+        let (events, said, records) = tokio::join!(
+            node::events(ui.client.clone(), &name),
+            ui.scheduler.ask::<Value>(&path, None),
+            ui.daemons.records(&name),
+        );
+        let of = name.clone();
+        let Some(mut detail) = asked(&ui, move |model| node::detail(model, &of, &records)).await? else {
+            return Ok(None);
+        };
+        let said = said.unwrap_or_else(|error| json!({"why": words(error.as_ref())}));
+        (detail["events"], detail["scheduler"]) = (events, said);
+        anyhow::Ok(Some(detail))
     };
-    let said = said.unwrap_or_else(|error| json!({"why": words(error.as_ref())}));
-    (detail["events"], detail["scheduler"]) = (events, said);
-    reply(Ok(detail))
-}
-
-fn no_node(name: &str) -> Response {
-    (StatusCode::NOT_FOUND, Json(json!({"error": format!("there is no node {name:?}")}))).into_response()
+    match detail.await.transpose() {
+        Some(answer) => reply(answer),
+        None => (StatusCode::NOT_FOUND, Json(json!({"error": format!("there is no node {name:?}")}))).into_response(),
+    }
 }
 
 #[derive(Deserialize)]
