@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
-use super::nearest::nearest;
+use super::nearest::meant;
 use super::removed::{all_removed, removed};
 use super::setting::{Section, Setting, variables};
 use super::tree::{Misplaced, Spot};
@@ -176,7 +176,7 @@ fn apply_file<O>(
 ) -> Result<(), ConfigError> {
     let wrong =
         |(line, column): Spot, problem: String| ConfigError(format!("{}:{line}:{column}: {problem}", path.display()));
-    let entries = yaml::read(text).map_err(|error| wrong((error.line, error.column), error.problem))?;
+    let entries = yaml::read(text).map_err(|error| wrong(error.at, error.problem))?;
     let mut seen: BTreeMap<&str, String> = BTreeMap::new();
     let misplaced = |part: Misplaced| wrong(part.at, format!("{}: {}", part.path, part.problem));
     for section in sections {
@@ -195,7 +195,7 @@ fn apply_file<O>(
                 return Err(wrong(entry.at, problem));
             }
             let known = settings.iter().flat_map(Setting::names).chain(sections.iter().map(|section| section.name));
-            let meant = nearest(key, known).map(|key| format!("; did you mean {key:?}?")).unwrap_or_default();
+            let meant = meant(key, known);
             let help = format!("the keys are the flags of `{command} --help` without the dashes");
             return Err(wrong(entry.at, format!("unknown key {key:?}{meant}; {help}")));
         };

@@ -14,7 +14,7 @@ pub use load::{ConfigError, Loaded, Source, arguments, load, load_text};
 pub use nearest::nearest;
 pub use removed::removed;
 pub use setting::{Section, Setting, THEIRS, Value, print};
-pub use tree::{Fields, Misplaced, Spot, YamlNode, YamlValue};
+pub use tree::{Fields, Misplaced, YamlNode};
 #[cfg(feature = "simulate")]
 pub use yaml::documents as read_documents;
-pub use yaml::{YamlEntry, YamlError, print as print_yaml, read as read_yaml, value as read_yaml_value};
+pub use yaml::{print as print_yaml, value as read_yaml_value};

@@ -10,6 +10,11 @@ pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
     (distance <= bare.chars().count().max(3) / 3).then_some(found)
 }
 
+/// Says which of `known` was meant; nothing where none is near.
+pub fn meant<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> String {
+    nearest(word, known).map(|word| format!("; did you mean {word:?}?")).unwrap_or_default()
+}
+
 fn letters(word: &str) -> String {
     // A long wrong word cannot be near any key; its tail only costs time.
     word.chars().filter(|c| c.is_alphanumeric()).take(64).flat_map(char::to_lowercase).collect()

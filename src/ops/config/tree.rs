@@ -7,7 +7,7 @@ use std::ops::RangeInclusive;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::Spanned;
 
-use super::nearest::nearest;
+use super::nearest::meant;
 
 /// Line and column, from 1.
 pub type Spot = (u64, u64);
@@ -28,8 +28,18 @@ pub enum YamlValue {
     Scalar(String),
     /// A sequence.
     List(Vec<YamlNode>),
-    /// A mapping: key, its place, value.
-    Map(Vec<(String, Spot, YamlNode)>),
+    /// A mapping.
+    Map(Vec<YamlEntry>),
+}
+
+/// One `key: value` of a mapping.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct YamlEntry {
+    /// As written.
+    pub key: String,
+    /// Where the key stands.
+    pub at: Spot,
+    pub value: YamlNode,
 }
 
 /// A part of a file that cannot be used.
@@ -58,7 +68,7 @@ impl YamlNode {
             YamlValue::Scalar(text) => Some(text.clone()),
             YamlValue::List(items) => Some(items.iter().map(part).collect::<Option<Vec<_>>>()?.join(",")),
             YamlValue::Map(entries) => {
-                let pair = |(key, _, value): &(String, Spot, Self)| Some(format!("{}={}", plain(key)?, part(value)?));
+                let pair = |of: &YamlEntry| Some(format!("{}={}", plain(&of.key)?, part(&of.value)?));
                 Some(entries.iter().map(pair).collect::<Option<Vec<_>>>()?.join(","))
             }
         }
@@ -81,10 +91,9 @@ impl YamlNode {
             _ => return Err(self.wrong(path, format!("expected a mapping with {}", known.join(", ")))),
         };
         let mut fields = Fields::new();
-        for (key, at, value) in entries {
+        for YamlEntry { key, at, value } in entries {
             let Some(name) = known.iter().find(|name| **name == *key) else {
-                let meant = nearest(key, known.iter().copied());
-                let hint = meant.map(|word| format!("; did you mean {word:?}?")).unwrap_or_default();
+                let hint = meant(key, known.iter().copied());
                 let problem = format!("unknown key {key:?}{hint}; expected {}", known.join(", "));
                 return Err(Misplaced { at: *at, path: path.to_owned(), problem });
             };
@@ -124,27 +133,17 @@ impl YamlNode {
     pub fn word<'a>(&self, path: &str, what: &str, known: &[&'a str]) -> Result<&'a str, Misplaced> {
         let text = self.text(path)?;
         known.iter().copied().find(|word| *word == text).ok_or_else(|| {
-            let meant = nearest(text, known.iter().copied());
-            let hint = meant.map(|word| format!("; did you mean {word:?}?")).unwrap_or_default();
+            let hint = meant(text, known.iter().copied());
             self.wrong(path, format!("{text:?} is no {what}{hint}; expected {}", known.join(", ")))
         })
     }
 }
 
-/// A value with the place that the library gives beside it.
-struct PlacedValue(YamlNode);
-
-impl<'de> Deserialize<'de> for PlacedValue {
+impl<'de> Deserialize<'de> for YamlNode {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let spanned = Spanned::<YamlValue>::deserialize(deserializer)?;
         let at = (spanned.referenced.line(), spanned.referenced.column());
-        Ok(Self(YamlNode { at, value: spanned.value }))
-    }
-}
-
-impl<'de> Deserialize<'de> for YamlNode {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        PlacedValue::deserialize(deserializer).map(|placed| placed.0)
+        Ok(Self { at, value: spanned.value })
     }
 }
 
@@ -189,7 +188,7 @@ impl<'de> Deserialize<'de> for YamlValue {
                 while let Some((key, value)) = map.next_entry::<YamlNode, YamlNode>()? {
                     // A key that is no scalar is written as such, for the message that says it is unknown.
                     let text = key.flat().unwrap_or_else(|| "(a list or mapping)".to_owned());
-                    entries.push((text, key.at, value));
+                    entries.push(YamlEntry { key: text, at: key.at, value });
                 }
                 Ok(YamlValue::Map(entries))
             }

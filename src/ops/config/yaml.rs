@@ -1,51 +1,24 @@
 //! YAML, in one place: configuration files with the place of each key, and the printing of objects.
 
-use super::tree::{Spot, YamlNode, YamlValue};
+use super::tree::{Misplaced, Spot, YamlEntry, YamlNode, YamlValue};
 use baton_runtime::yaml_words;
 
-/// A file that is no YAML mapping.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{line}:{column}: {problem}")]
-pub struct YamlError {
-    /// From 1.
-    pub line: u64,
-    /// From 1.
-    pub column: u64,
-    /// What is wrong.
-    pub problem: String,
-}
-
-/// One `key: value` of a file.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct YamlEntry {
-    /// As written.
-    pub key: String,
-    /// Where the key stands: line and column, from 1.
-    pub at: Spot,
-    /// The value.
-    pub value: YamlNode,
-}
-
 /// Reads a mapping. An empty document is an empty mapping.
-pub fn read(text: &str) -> Result<Vec<YamlEntry>, YamlError> {
+pub fn read(text: &str) -> Result<Vec<YamlEntry>, Misplaced> {
+    let wrong = |at: Spot, problem: String| Misplaced { at, path: String::new(), problem };
     let document: Option<YamlNode> = serde_saphyr::from_str(text).map_err(|error| {
-        let (line, column) = error.location().map_or((1, 1), |at| (at.line(), at.column()));
+        let at = error.location().map_or((1, 1), |at| (at.line(), at.column()));
         let full = error.without_snippet().to_string();
         // The library repeats the place inside its message; once is enough.
         let problem = full.lines().next().unwrap_or_default();
         let problem = problem.split(" at line ").next().unwrap_or(problem);
-        YamlError { line, column, problem: yaml_words(problem.trim_start_matches("error: ")) }
+        wrong(at, yaml_words(problem.trim_start_matches("error: ")))
     })?;
     let Some(document) = document else { return Ok(Vec::new()) };
     match document.value {
         YamlValue::Scalar(text) if text.is_empty() => Ok(Vec::new()),
-        YamlValue::Map(entries) => {
-            Ok(entries.into_iter().map(|(key, at, value)| YamlEntry { key, at, value }).collect())
-        }
-        YamlValue::Scalar(_) | YamlValue::List(_) => {
-            let (line, column) = document.at;
-            Err(YamlError { line, column, problem: "expected `key: value` lines".to_owned() })
-        }
+        YamlValue::Map(entries) => Ok(entries),
+        YamlValue::Scalar(_) | YamlValue::List(_) => Err(wrong(document.at, "expected `key: value` lines".to_owned())),
     }
 }
 
@@ -121,9 +94,8 @@ mod tests {
             [("a: 1\nb: [1\n", 2..=3), ("- a\n- b\n", 1..=1), ("just text\n", 1..=1), ("a: 1\na: 2\n", 2..=2)]
         {
             let error = read(text).unwrap_err();
-            assert!(line.contains(&error.line), "{text:?}: {error}");
-            assert!(!error.problem.is_empty() && !error.problem.contains('\n'), "{text:?}: {error}");
-            println!("{text:?}: {error}");
+            assert!(line.contains(&error.at.0), "{text:?}: {error:?}");
+            assert!(!error.problem.is_empty() && !error.problem.contains('\n'), "{text:?}: {error:?}");
         }
     }
 
