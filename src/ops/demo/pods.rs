@@ -102,21 +102,3 @@ fn pod(name: &str, what: &'static str, needs: (usize, usize), spec: Value) -> De
     let pod = serde_json::from_value(object).expect("the demo's pods are literals of the right shape");
     DemoPod { name: name.to_owned(), what, needs: Needs { gpus: needs.0, nics: needs.1 }, pod }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use baton_cluster::pod::LightPod;
-
-    #[test]
-    fn every_pod_of_the_demo_is_a_valid_request() {
-        let pods: Vec<DemoPod> = first().into_iter().chain(burst("n", BURST)).collect();
-        assert_eq!(pods.len(), 5 + BURST);
-        for pod in pods {
-            let light: LightPod = serde_json::from_value(serde_json::to_value(&pod.pod).unwrap()).unwrap();
-            for container in &light.handoff().containers {
-                assert!(!container.request.as_ref().unwrap().is_empty(), "{}/{}", pod.name, container.name);
-            }
-        }
-    }
-}

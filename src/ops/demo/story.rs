@@ -412,16 +412,3 @@ fn by_pod(lines: Vec<ServedPod>) -> anyhow::Result<BTreeMap<String, DeviceIds>> 
     }
     Ok(pods)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_containers_of_a_pod_are_put_together() {
-        let body = r#"[{"namespace":"d","pod":"p","uid":"u","container":"a","resource":"nvidia.com/gpu","ids":["GPU-b"],"served":{"gpu":["GPU-a"]}},
-            {"namespace":"d","pod":"p","uid":"u","container":"b","resource":"koordinator.sh/rdma","ids":["x::1"],"served":{"rdma":["0000:3c:00.0"]}}]"#;
-        let pods = by_pod(serde_json::from_str(body).unwrap()).unwrap();
-        assert_eq!(list(&pods["u"]), "GPU-a 0000:3c:00.0");
-    }
-}
