@@ -25,7 +25,6 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Objects that are read: more words than this are no help.
 const MOST: u32 = 1000;
 
-/// Arguments of `baton completion`.
 #[derive(Debug, Args)]
 pub struct CompletionArgs {
     /// The shell.

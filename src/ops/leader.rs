@@ -44,7 +44,6 @@ pub struct LeaderArgs {
     /// found and reached through the API server.
     #[arg(long, value_name = "URL", global = true)]
     pub admin_url: Option<Uri>,
-    /// Where its pods are.
     #[command(flatten)]
     pub home: Home,
 }

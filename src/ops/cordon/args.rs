@@ -24,18 +24,14 @@ pub struct CommonArgs {
     /// Another format than text.
     #[arg(short, long, value_enum)]
     pub output: Option<Format>,
-    /// Which cluster.
     #[command(flatten)]
     pub access: Access,
-    /// Where the daemons are.
     #[command(flatten)]
     pub home: Home,
 }
 
-/// Arguments of `baton cordon`.
 #[derive(Debug, Args)]
 pub struct CordonArgs {
-    /// What all share.
     #[command(flatten)]
     pub common: CommonArgs,
     /// Why: it is shown with the device.
@@ -46,10 +42,8 @@ pub struct CordonArgs {
     pub until: Option<String>,
 }
 
-/// Arguments of `baton drain`.
 #[derive(Debug, Args)]
 pub struct DrainArgs {
-    /// What all share.
     #[command(flatten)]
     pub common: CommonArgs,
     /// Evict; without it, the pods are only listed.

@@ -33,7 +33,6 @@ use baton_runtime::shutdown;
 const LIMITS: Limits =
     Limits { connections: 4 * STREAMS, one_request: false, head: Duration::from_secs(60), answer: None, age: None };
 
-/// Arguments of `baton ui`.
 #[derive(Debug, Args)]
 pub struct UiArgs {
     /// Where the browser reaches it; port 0 is a free one.
@@ -56,16 +55,12 @@ pub struct UiArgs {
     /// a node as a whole with $__all. As http://grafana/d/gpus?var-node={node}&var-gpu={gpu}.
     #[arg(long, value_name = "URL", value_parser = grafana_url)]
     pub grafana_url: Option<String>,
-    /// Which cluster.
     #[command(flatten)]
     pub access: Access,
-    /// How the daemons are set.
     #[command(flatten)]
     pub daemons: RulesArgs,
-    /// For its audit.
     #[command(flatten)]
     pub schedulers: SchedulersArgs,
-    /// Where the scheduler is.
     #[command(flatten)]
     pub scheduler: LeaderArgs,
 }
