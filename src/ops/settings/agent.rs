@@ -23,21 +23,8 @@ by_from_str!(
 
 /// Every key of `baton device-plugin`, in the order of its help.
 pub fn agent() -> Vec<Setting<DaemonSettings<AgentOptions>>> {
-    [
-        identity(),
-        admin!("9412", "/ledger and /kubelet"),
-        ports!(),
-        places(),
-        devices(),
-        answer(),
-        handoff(),
-        health(),
-        periods(),
-        log(),
-    ]
-    .into_iter()
-    .flatten()
-    .collect()
+    let admin: AgentSettings = admin!("9412", "/ledger and /kubelet");
+    [identity(), admin, ports!(), machine(), pods(), log()].into_iter().flatten().collect()
 }
 
 type AgentSettings = Vec<Setting<DaemonSettings<AgentOptions>>>;
@@ -50,8 +37,9 @@ fn identity() -> AgentSettings {
     }
 }
 
-fn places() -> AgentSettings {
+fn machine() -> AgentSettings {
     settings! {
+        // Where things are.
         "kubelet-dir" "DIR" options.paths.kubelet_dir "The kubelet's device-plugins directory";
         "pod-resources-socket" "FILE" options.paths.pod_resources_socket "The kubelet's pod-resources socket";
         "sysfs-root" "DIR" options.paths.sysfs_root "Where sysfs is mounted";
@@ -70,11 +58,7 @@ fn places() -> AgentSettings {
         "cdi-root" "DIR" options.paths.cdi_root "Where CDI specs are written";
         "state-dir" "DIR" options.paths.state_dir
             "The ledger, what an XID or failed pods keep out of service, and the lock that keeps a second daemon of this node waiting";
-    }
-}
-
-fn devices() -> AgentSettings {
-    settings! {
+        // Which devices there are to have.
         "mig-strategy" "none|single|mixed" options.mig_strategy
             "MIG devices are not offered, offered as nvidia.com/gpu, or offered under their profile's name";
         "fail-on-init-error" "BOOL" options.fail_on_init_error
@@ -94,11 +78,7 @@ fn devices() -> AgentSettings {
             "SHA-256 of libvgpu.so: with another one no share is served; none takes any";
         "mps-root" "DIR" options.mps_root
             "Directory of the MPS control daemon on the host, with nvidia.com/gpu/pipe and shm in it as NVIDIA's lays it out";
-    }
-}
-
-fn answer() -> AgentSettings {
-    settings! {
+        // How a container gets them.
         "device-list-strategy" "LIST" options.device_list_strategy
             "How devices reach a container; comma list of cdi-cri, cdi-annotations, envvar, volume-mounts";
         "pass-device-specs" "BOOL" options.pass_device_specs "Add device nodes to the answer, whatever the strategy";
@@ -108,8 +88,9 @@ fn answer() -> AgentSettings {
     }
 }
 
-fn handoff() -> AgentSettings {
+fn pods() -> AgentSettings {
     settings! {
+        // Which pod is served, and with what.
         "node-lock-key" "KEY" options.node_lock_key "Node annotation of the node lock";
         "node-lock-format" "uid|triple|timestamp" options.node_lock_format
             "How the scheduler writes the lock; every format is read";
@@ -126,21 +107,12 @@ fn handoff() -> AgentSettings {
             "Report the NUMA node of devices to the kubelet, whose topology manager may then hide the assigned ids";
         "verify-before-start" "BOOL" options.verify_before_start
             "Refuse to start a container whose committed devices are not the assignment";
-    }
-}
-
-fn health() -> AgentSettings {
-    settings! {
+        // What takes devices out of service.
         "xid-actions" "XID=ACTION,…" options.xid.actions
             "What an XID means: ignore, warn, unhealthy, needs-reset or needs-reboot";
         "dp-disable-healthchecks" "all|xids|LIST" options.xid.disable "XIDs to ignore, as NVIDIA's plugin reads it";
         "dp-enable-healthchecks" "all|LIST" options.xid.enable "XIDs to act on although they are ignored by default";
         "rdma-port-policy" "any|all" options.rdma_port_policy "Which ports of a NIC must be active";
-    }
-}
-
-fn periods() -> AgentSettings {
-    settings! {
         "recovery-window" "DURATION" options.periods.recovery_window
             "Clean probes must span this long before an unhealthy GPU is healthy again";
         "suspect-min" "DURATION" options.periods.suspect_min

@@ -24,23 +24,8 @@ impl Value for MatchPolicy {
 
 /// Every key of `baton scheduler`, in the order of its help.
 pub fn scheduler() -> Vec<Setting<DaemonSettings<SchedulerOptions>>> {
-    [
-        identity(),
-        admin!("9413", "what `baton get` and `baton explain` ask"),
-        ports!(),
-        lock(),
-        placing(),
-        gangs(),
-        earmarks(),
-        faults(),
-        tyjobs(),
-        extender(),
-        leading!(),
-        log(),
-    ]
-    .into_iter()
-    .flatten()
-    .collect()
+    let admin: SchedulerSettings = admin!("9413", "what `baton get` and `baton explain` ask");
+    [identity(), admin, ports!(), work(), leading!(), log()].into_iter().flatten().collect()
 }
 
 type SchedulerSettings = Vec<Setting<DaemonSettings<SchedulerOptions>>>;
@@ -55,27 +40,19 @@ fn identity() -> SchedulerSettings {
     }
 }
 
-fn lock() -> SchedulerSettings {
+fn work() -> SchedulerSettings {
     settings! {
         "node-lock-key" "KEY" options.node_lock_key "Node annotation of the node lock";
         "node-lock-format" "uid|triple|timestamp" options.node_lock_format "How the lock is written; every format is read";
         "node-lock" "always|auto" options.node_lock
             "Lock the node for every bind, or only where its node daemon cannot identify the calling pod without it";
         "node-lock-expiry" "DURATION" options.node_lock_expiry "Age from which a lock is suspect";
-    }
-}
-
-fn placing() -> SchedulerSettings {
-    settings! {
+        // Where pods go.
         "nodes-without-agent" "refuse|plain" options.nodes_without_agent
             "Device pods on nodes without a live node daemon: refuse, or count allocatable only, as kube-scheduler does";
         "profile" "binpack|utilization" options.profile
             "What scores are for: fill one node after the other, or keep what typical pods need (GpuPatience), so that more GPUs can be handed out";
-    }
-}
-
-fn gangs() -> SchedulerSettings {
-    settings! {
+        // Gangs.
         "gang-waiting-time" "DURATION" options.gangs.waiting_time
             "How long reserved members of a gang wait for the others, where the gang does not say; up to 7 days";
         "max-waiting-time" "DURATION" options.gangs.max_waiting_time
@@ -92,33 +69,15 @@ fn gangs() -> SchedulerSettings {
             "Read spec.schedulingGroup of pods and the PodGroups of scheduling.k8s.io";
         "topology-layers" "LIST" options.gangs.topology_layers
             "Node labels in whose domains gangs can be gathered, outermost first; NAME=LABEL gives a layer a name";
-    }
-}
-
-fn earmarks() -> SchedulerSettings {
-    settings! {
+        // Who has waited, and who cannot run.
         "age-after" "DURATION" options.earmarks.after
             "A gang or pod that has waited this long for devices has nodes kept for it; 0s means never";
         "age-share" "PERCENT" options.earmarks.share "At most this part of all GPUs (and of NICs) is kept";
-    }
-}
-
-fn faults() -> SchedulerSettings {
-    settings! {
         "evict-on-fault" "BOOL" options.evict_on_fault
             "Evict pods of a GPU with an XID that the hardware causes, and pods that run without their devices, after five minutes, with budgets, one node at a time";
-    }
-}
-
-fn tyjobs() -> SchedulerSettings {
-    settings! {
         "unfit-grace" "DURATION" options.unfit_grace
             "A TYJob that does not fit on all known nodes, as if they were empty, fails after this long";
-    }
-}
-
-fn extender() -> SchedulerSettings {
-    settings! {
+        // The extender.
         "extender-listen" "ADDRESS" options.extender.listen
             "Address of the extender that kube-scheduler calls; plain HTTP on loopback, TLS elsewhere; none opens no port";
         "extender-tls-dir" "DIR" options.extender.tls_dir
