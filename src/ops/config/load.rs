@@ -66,8 +66,6 @@ pub struct Loaded<O> {
     pub options: O,
     /// By key.
     pub sources: BTreeMap<&'static str, Source>,
-    /// The file that was read.
-    pub file: Option<PathBuf>,
 }
 
 const CONFIG_FILE: &str = "config-file";
@@ -122,7 +120,6 @@ pub fn load<O: Default>(
             ConfigError(format!("configuration file {}: {error}; check the path given by {given}", path.display()))
         })?;
         apply_file(settings, sections, &mut loaded, &path, &text, command)?;
-        loaded.file = Some(path);
     }
     let gone = all_removed().map(|(name, _)| name).filter(|name| !settings.iter().any(|known| known.name == *name));
     for (name, variable) in gone.flat_map(|name| variables(name).map(move |variable| (name, variable))) {
@@ -163,7 +160,7 @@ pub fn load_text<O: Default>(
 
 fn defaults<O: Default>(settings: &[Setting<O>]) -> Loaded<O> {
     let sources = settings.iter().map(|setting| (setting.name, Source::Default)).collect();
-    Loaded { options: O::default(), sources, file: None }
+    Loaded { options: O::default(), sources }
 }
 
 fn apply_file<O>(

@@ -83,15 +83,15 @@ fn each_published_form_is_read_and_the_setting_that_closes_it_is_named() {
     }
 }
 
+const CONTAINERD: &str = "etc/containerd/config.toml";
+
+fn containerd_v2() -> String {
+    std::fs::read_to_string(Path::new(FIXTURES).join("containerd-v2").join(CONTAINERD)).unwrap()
+}
+
 /// A node whose default runtime is NVIDIA's, with this configuration of the toolkit.
 fn with_toolkit(text: &str) -> Finding {
-    let root = tempfile::tempdir().unwrap();
-    let containerd =
-        std::fs::read_to_string(Path::new(FIXTURES).join("containerd-v2/etc/containerd/config.toml")).unwrap();
-    for (path, text) in [("etc/containerd/config.toml", containerd.as_str()), (CONFIG, text)] {
-        std::fs::create_dir_all(root.path().join(path).parent().unwrap()).unwrap();
-        std::fs::write(root.path().join(path), text).unwrap();
-    }
+    let root = runtime_files::host(&[(CONTAINERD, &containerd_v2()), (CONFIG, text)]);
     looked(root.path(), "containerd://1.7.27", DeviceListStrategy::Envvar)
 }
 
@@ -126,7 +126,7 @@ fn what_cannot_be_read_is_no_all_clear() {
     let root = tempfile::tempdir().unwrap();
     let unseen = looked(root.path(), "containerd://2.1.0", DeviceListStrategy::CdiCri);
     assert!(unseen.level == Warn && unseen.advice.unwrap().contains("--host-root"));
-    let file = root.path().join("etc/containerd/config.toml");
+    let file = root.path().join(CONTAINERD);
     std::fs::create_dir_all(&file).unwrap();
     let folder = looked(root.path(), "containerd://2.1.0", DeviceListStrategy::CdiCri);
     assert!(
@@ -142,14 +142,9 @@ fn what_cannot_be_read_is_no_all_clear() {
 
 #[test]
 fn an_import_replaces_the_section_before_containerd_2_and_is_merged_from_then_on() {
-    let root = tempfile::tempdir().unwrap();
-    let write = |path: &str, text: &str| {
-        std::fs::create_dir_all(root.path().join(path).parent().unwrap()).unwrap();
-        std::fs::write(root.path().join(path), text).unwrap();
-    };
-    let main = std::fs::read_to_string(Path::new(FIXTURES).join("containerd-v2/etc/containerd/config.toml")).unwrap();
-    write("etc/containerd/config.toml", &format!("imports = [\"more/a.toml\"]\n{main}"));
-    write("etc/containerd/more/a.toml", "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\"]\nenable_cdi = true\n");
+    let main = format!("imports = [\"more/a.toml\"]\n{}", containerd_v2());
+    let more = "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\"]\nenable_cdi = true\n";
+    let root = runtime_files::host(&[(CONTAINERD, &main), ("etc/containerd/more/a.toml", more)]);
     let default = |version: &str| {
         let RuntimeFiles { default, enable_cdi, .. } = runtime_files::read(root.path(), Some(version)).unwrap();
         assert_eq!(enable_cdi, Some(true), "a path beside the file that imports it");
@@ -161,8 +156,7 @@ fn an_import_replaces_the_section_before_containerd_2_and_is_merged_from_then_on
 /// The daemon's own container has an `/etc` as the host has: that proves nothing.
 #[test]
 fn a_container_without_the_hosts_files_does_not_say_that_all_is_well() {
-    let root = tempfile::tempdir().unwrap();
-    std::fs::create_dir(root.path().join("etc")).unwrap();
+    let root = runtime_files::host(&[("etc/hosts", "")]);
     for (is_host, level) in [(true, Ok), (false, Warn)] {
         let finding = looked_at((root.path(), is_host), "containerd://2.1.0", DeviceListStrategy::CdiCri);
         assert_eq!(finding.level, level, "{finding:?}");

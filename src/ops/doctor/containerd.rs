@@ -114,18 +114,8 @@ mod tests {
     use super::super::report::CheckLevel;
     use super::*;
 
-    fn host(files: &[(&str, &str)]) -> tempfile::TempDir {
-        let root = tempfile::tempdir().unwrap();
-        for (path, text) in files {
-            let path = root.path().join(path);
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(path, text).unwrap();
-        }
-        root
-    }
-
     fn judged(runtime: Option<&str>, files: &[(&str, &str)]) -> (CheckLevel, String) {
-        let root = host(files);
+        let root = runtime_files::host(files);
         let config = runtime_files::read(root.path(), runtime);
         let finding = judge(runtime, config.as_ref(), &AgentOptions::default());
         assert_eq!(finding.level == CheckLevel::Ok, finding.advice.is_none());

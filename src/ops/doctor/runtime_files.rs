@@ -268,3 +268,15 @@ fn matching(host_root: &Path, pattern: &Path) -> Vec<PathBuf> {
     files.sort();
     files
 }
+
+/// The root of a host with these files.
+#[cfg(test)]
+pub fn host(files: &[(&str, &str)]) -> tempfile::TempDir {
+    let root = tempfile::tempdir().unwrap();
+    for (path, text) in files {
+        let path = root.path().join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    }
+    root
+}
