@@ -20,21 +20,9 @@ const PRIORITIES: &[(&str, &str)] = &[
 ];
 
 /// The predicates of a Policy that Baton's rules contain.
-const PREDICATES: &[&str] = &[
-    "GeneralPredicates",
-    "PodFitsResources",
-    "PodFitsHostPorts",
-    "PodFitsPorts",
-    "HostName",
-    "MatchNodeSelector",
-    "PodToleratesNodeTaints",
-    "CheckNodeUnschedulable",
-    "CheckNodeCondition",
-    "CheckVolumeBinding",
-    "NoVolumeZoneConflict",
-    "MatchInterPodAffinity",
-    "EvenPodsSpreadPred",
-];
+const PREDICATES: &str = "GeneralPredicates PodFitsResources PodFitsHostPorts PodFitsPorts HostName MatchNodeSelector \
+                          PodToleratesNodeTaints CheckNodeUnschedulable CheckNodeCondition CheckVolumeBinding \
+                          NoVolumeZoneConflict MatchInterPodAffinity EvenPodsSpreadPred";
 
 pub fn of_policy(file: &Value) -> anyhow::Result<Converted> {
     let mut to = Converted::default();
@@ -47,7 +35,7 @@ pub fn of_policy(file: &Value) -> anyhow::Result<Converted> {
             "predicates" => {
                 for item in part.items()? {
                     let name = item.value["name"].as_str().unwrap_or_default();
-                    if !PREDICATES.contains(&name) {
+                    if !PREDICATES.split(' ').any(|known| known == name) {
                         let why = "Baton has no such rule; all rules of Baton stay enabled";
                         to.lose(Loss::Moves, format!("predicates {name}"), why);
                     }

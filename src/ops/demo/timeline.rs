@@ -77,9 +77,7 @@ pub struct Timeline {
 /// What was already printed of one pod.
 #[derive(Debug, Default)]
 struct PrintedSteps {
-    bound: bool,
-    running: bool,
-    ended: bool,
+    steps: BTreeSet<StoryStep>,
     answered: BTreeSet<(String, String)>,
 }
 
@@ -117,18 +115,15 @@ impl Timeline {
         let shown = self.pods.entry(pod.pod.key.clone()).or_default();
         let mut lines = Vec::new();
         let mut show = |text: String, step| lines.push(StoryLine::new(at, &pod.pod.key.name, text, step));
-        if let Some(node) = pod.node.as_deref().filter(|_| !shown.bound) {
-            shown.bound = true;
+        if let Some(node) = pod.node.as_deref().filter(|_| shown.steps.insert(StoryStep::Bound)) {
             let annotation = pod.assignment.device_allocated.as_deref().unwrap_or_default();
             let devices = DeviceIds::of_annotation(annotation).unwrap_or_default();
             show(format!("bound to {node} with {}", count(&devices)), StoryStep::Bound);
         }
-        if pod.phase == Phase::Running && !shown.running {
-            shown.running = true;
+        if pod.phase == Phase::Running && shown.steps.insert(StoryStep::Running) {
             show("running".to_owned(), StoryStep::Running);
         }
-        if pod.phase.is_terminal() && !shown.ended {
-            shown.ended = true;
+        if pod.phase.is_terminal() && shown.steps.insert(StoryStep::Ended) {
             show(format!("{:?}", pod.phase).to_lowercase(), StoryStep::Ended);
         }
         lines

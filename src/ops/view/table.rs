@@ -46,20 +46,7 @@ pub struct RowId<'a> {
 }
 
 /// Columns of free text: where a terminal is narrow, their cells take several lines.
-const TEXT: [&str; 12] = [
-    "NOTES",
-    "MEMBERS",
-    "WAITS FOR",
-    "WHAT TO DO",
-    "PROBLEM",
-    "MESSAGE",
-    "WHY",
-    "HOLDERS",
-    "REASON",
-    "WANTS",
-    "WAKES WHEN",
-    "HELD BY",
-];
+const TEXT: &str = "NOTES,MEMBERS,WAITS FOR,WHAT TO DO,PROBLEM,MESSAGE,WHY,HOLDERS,REASON,WANTS,WAKES WHEN,HELD BY";
 /// Columns that say what a row is about, what is free there, and what is wrong with it.
 const KEPT: [&str; 9] = ["NAME", "DEVICE", "STATUS", "GPUS FREE", "HOLDER", "NOTES", "PROBLEM", "REASON", "WHAT TO DO"];
 /// Columns whose words are coloured.
@@ -166,7 +153,7 @@ pub fn fitted(
         let cells = rows.iter().filter_map(|row| row.get(at)).map(|cell| cell.chars().count()).max();
         *width = (*width).max(cells.unwrap_or(0)).max(headers[at].len());
     }
-    let is_text = |at: usize| TEXT.contains(&headers[at]);
+    let is_text = |at: usize| TEXT.split(',').any(|text| text == headers[at]);
     let words = |at: usize| rows.iter().filter_map(move |row| row.get(at)).flat_map(|cell| cell.split(' '));
     let lengths = |at: usize| words(at).map(|word| word.chars().count()).filter(|length| *length <= LONG_WORD);
     let word = |at: usize| lengths(at).max().unwrap_or(0);
