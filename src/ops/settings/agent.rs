@@ -10,16 +10,8 @@ use baton_decide::handoff::{IdMismatch, UnassignedPods};
 use baton_decide::health::PortPolicy;
 use baton_decide::nics::NicSelector;
 
-by_from_str!(
-    DeviceIdStrategy,
-    DeviceListStrategy,
-    IdMismatch,
-    MigStrategy,
-    NicSelector,
-    PortPolicy,
-    UnassignedPods,
-    ShareIsolation
-);
+by_from_str!(DeviceIdStrategy, DeviceListStrategy, IdMismatch, MigStrategy);
+by_from_str!(NicSelector, PortPolicy, UnassignedPods, ShareIsolation);
 
 /// Every key of `baton device-plugin`, in the order of its help.
 pub fn agent() -> Vec<Setting<DaemonSettings<AgentOptions>>> {

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use serde_json::json;
 
 use baton_contract::gang::{self, Committed, TopologyLayer};
 use baton_contract::inventory::{Device, DeviceInfo, DeviceSpec, DeviceStatus};
-use baton_contract::{AgentStatus, ContainerRequest, DeviceId, DeviceType, Identity, PodRef, Quantity, Shared, key};
+use baton_contract::{AgentStatus, ContainerRequest, PodRef, Quantity, Shared, key};
 use baton_decide::core::rules::Plugins;
 use baton_decide::lock::LockMode;
 use baton_decide::pod::{AssignmentText, ContainerKind, HandoffPod, Phase, PodContainer};
@@ -95,21 +96,9 @@ impl Engine {
             Device::new(&name, DeviceSpec { devices: (0..machine.gpus).filter_map(|minor| gpu(at, minor)).collect() });
         device.status = Some(DeviceStatus::default());
         self.apply(WorldEvent::Devices(Box::new(device)));
-        let status = AgentStatus {
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            registered: SERVED.iter().map(|name| (*name).to_owned()).collect(),
-            identity: Identity::Exact,
-            lockless: None,
-            exceptions: None,
-            lock: None,
-            too_many_exceptions: false,
-            ended: false,
-            unreleased: None,
-            pod_metrics: false,
-            leaving: [].into(),
-        };
-        let renewed = Some(self.moment().wall);
-        self.apply(WorldEvent::Agent { node: name, status: Some(status), version: "1".into(), renewed });
+        let status = json!({"version": env!("CARGO_PKG_VERSION"), "registered": SERVED, "identity": "exact"});
+        let (status, renewed) = (AgentStatus::parse(&status.to_string()), Some(self.moment().wall));
+        self.apply(WorldEvent::Agent { node: name, status, version: "1".into(), renewed });
     }
 
     fn moment(&self) -> Moment {
@@ -302,23 +291,11 @@ fn declared(name: &str, gang: &TraceGang) -> Option<Declared> {
 }
 
 fn gpu(at: usize, minor: u32) -> Option<DeviceInfo> {
-    Some(DeviceInfo {
-        kind: DeviceType::Gpu,
-        labels: BTreeMap::new(),
-        id: DeviceId::parse(&format!("GPU-{at}-{minor}")).ok()?,
-        minor: minor as i32,
-        module_id: None,
-        health: true,
-        resources: [
-            (key::GPU_CORE.to_owned(), Quantity::units(key::WHOLE)),
-            (key::GPU_MEMORY.to_owned(), Quantity::bytes(GPU_BYTES)),
-            (key::GPU_MEMORY_RATIO.to_owned(), Quantity::units(key::WHOLE)),
-        ]
-        .into(),
-        topology: None,
-        vf_groups: Vec::new(),
-        conditions: Vec::new(),
-    })
+    let whole = key::WHOLE.to_string();
+    let resources = json!({key::GPU_CORE: whole, key::GPU_MEMORY: GPU_BYTES.to_string(), key::GPU_MEMORY_RATIO: whole});
+    let id = format!("GPU-{at}-{minor}");
+    let gpu = json!({"type": "gpu", "id": id, "minor": minor, "health": true, "resources": resources});
+    serde_json::from_value(gpu).ok()
 }
 
 /// A pod that asks for it. Baton hands out percents: a share is rounded up to the next one.
