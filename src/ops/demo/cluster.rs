@@ -233,7 +233,7 @@ impl DemoCluster {
 
     /// GPUs and NICs of each node, from the Device objects.
     pub async fn inventory(&self) -> anyhow::Result<BTreeMap<String, Needs>> {
-        let devices = self.devices().await?;
+        let devices = Api::<Device>::all(self.client.clone()).list(&ListParams::default()).await?.items;
         let count = |device: &Device, kind: &DeviceType| {
             let whole = device.spec.devices.iter().filter(|info| info.kind == *kind && !info.resources.is_empty());
             whole.count()
@@ -241,13 +241,6 @@ impl DemoCluster {
         let of =
             |device: &Device| Needs { gpus: count(device, &DeviceType::Gpu), nics: count(device, &DeviceType::Rdma) };
         Ok(devices.iter().map(|device| (device.metadata.name.clone().unwrap_or_default(), of(device))).collect())
-    }
-
-    /// The Device objects, by name.
-    pub async fn devices(&self) -> anyhow::Result<Vec<Device>> {
-        let mut devices = Api::<Device>::all(self.client.clone()).list(&ListParams::default()).await?.items;
-        devices.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
-        Ok(devices)
     }
 
     /// An error when a daemon is not running any more.

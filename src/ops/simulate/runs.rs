@@ -21,6 +21,9 @@ pub type ArrivalStream = (Vec<Arrival>, Option<Range<f64>>);
 /// Makes the empty cluster of one run from an order of the machines; a policy that draws has its own randomness.
 pub type Decider<'a> = Box<dyn Fn(&[usize], fastrand::Rng) -> Box<dyn SimulatedCluster + 'a> + Sync + 'a>;
 
+/// Pause between two lines on standard error.
+const PAUSE: Duration = Duration::from_secs(2);
+
 /// What every policy is given.
 pub struct Replay<'a> {
     /// Machines and pods.
@@ -38,8 +41,9 @@ impl Replay<'_> {
     pub fn run(&self, deciders: &[Decider<'_>], stop: &CancellationToken) -> Vec<Vec<RunFigures>> {
         let count = deciders.len() * self.seeds.len();
         let next = AtomicUsize::new(0);
-        let done: Mutex<Vec<(usize, RunFigures)>> = Mutex::new(Vec::new());
-        let progress = RunProgress::new(count);
+        let started = clock::mono();
+        // The runs, and when a line on standard error said how many there are.
+        let done: Mutex<(Vec<(usize, RunFigures)>, Duration)> = Mutex::new((Vec::new(), started));
         let work = || {
             loop {
                 let at = next.fetch_add(1, Ordering::Relaxed);
@@ -50,14 +54,19 @@ impl Replay<'_> {
                 if let Some(run) = self.run_one(decider, seed, stop)
                     && let Ok(mut done) = done.lock()
                 {
-                    done.push((at, run));
-                    progress.say(done.len());
+                    done.0.push((at, run));
+                    let (now, count_done) = (clock::mono(), done.0.len());
+                    if now.saturating_sub(done.1) >= PAUSE {
+                        done.1 = now;
+                        let seconds = now.saturating_sub(started).as_secs();
+                        remark(format_args!("{count_done} of {count} runs done in {seconds} s"));
+                    }
                 }
             }
         };
         let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get).min(count);
         std::thread::scope(|scope| (0..threads).for_each(|_| _ = scope.spawn(work)));
-        let mut done = done.into_inner().unwrap_or_default();
+        let (mut done, _) = done.into_inner().unwrap_or_default();
         done.sort_by_key(|(at, _)| *at);
         let mut runs: Vec<Vec<RunFigures>> = deciders.iter().map(|_| Vec::new()).collect();
         done.into_iter().for_each(|(at, run)| runs[at / self.seeds.len()].push(run));
@@ -72,32 +81,5 @@ impl Replay<'_> {
         random.shuffle(&mut order);
         let mut cluster = decider(&order, random.fork());
         experiment::run(self.trace, &arrivals, measured, self.on_failure, &mut *cluster, stop)
-    }
-}
-
-/// Lines on standard error while it takes longer than a second.
-struct RunProgress {
-    count: usize,
-    started: Duration,
-    said: Mutex<Duration>,
-}
-
-/// Pause between two lines.
-const PAUSE: Duration = Duration::from_secs(2);
-
-impl RunProgress {
-    fn new(count: usize) -> Self {
-        let started = clock::mono();
-        Self { count, started, said: Mutex::new(started) }
-    }
-
-    fn say(&self, done: usize) {
-        let now = clock::mono();
-        let Ok(mut said) = self.said.lock() else { return };
-        if now.saturating_sub(*said) >= PAUSE {
-            *said = now;
-            let seconds = now.saturating_sub(self.started).as_secs();
-            remark(format_args!("{done} of {} runs done in {seconds} s", self.count));
-        }
     }
 }
