@@ -1,19 +1,19 @@
 //! The operator's side: the command line, configuration, manifests, inspection, the demo. The only place that wires everything,
 //! and the only one that uses anyhow.
 
-pub mod admission;
+mod admission;
 pub mod audit;
-pub mod cli;
+mod cli;
 mod complete;
 pub mod config;
-pub mod convert;
+mod convert;
 mod cordon;
 mod daemon;
 #[cfg(feature = "sim")]
 pub mod demo;
-pub mod doctor;
+mod doctor;
 pub mod explain;
-pub mod get;
+mod get;
 mod leader;
 mod live;
 pub mod manifests;
@@ -23,6 +23,6 @@ pub mod settings;
 pub mod simulate;
 mod ui;
 mod values;
-pub mod view;
+mod view;
 
 pub use cli::{device_plugin, main, scheduler};

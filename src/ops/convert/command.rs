@@ -15,7 +15,6 @@ use crate::config::{load_text, read_yaml_value};
 use crate::say::{amount, remark, say};
 use crate::settings::{KUBE_VERSIONS, SCHEDULER_SECTIONS, scheduler};
 
-/// Arguments of `baton config`.
 #[derive(Debug, Args)]
 pub struct ConfigArgs {
     /// What to do.
@@ -36,7 +35,6 @@ pub enum ConfigVerb {
 /// Exit code where something that is not carried over changes where pods go.
 const PODS_MOVE: u8 = 3;
 
-/// Reads, converts, prints.
 pub fn run(args: &ConfigArgs) -> anyhow::Result<ExitCode> {
     let ConfigVerb::Convert { file } = &args.verb;
     let text = std::fs::read_to_string(file).with_context(|| format!("{} cannot be read", file.display()))?;

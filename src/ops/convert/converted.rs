@@ -68,7 +68,6 @@ impl Converted {
         args[field] = value;
     }
 
-    /// The scores and their weights.
     pub fn scores(&mut self, path: &str, scores: Vec<(String, i64)>) {
         self.scores = self.scaled(path, scores);
     }

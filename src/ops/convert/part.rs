@@ -8,18 +8,15 @@ use serde_json::Value;
 /// A value of the file and where it stands: `profiles[0].schedulerName`.
 #[derive(Debug, Clone)]
 pub struct FilePart<'a> {
-    /// Where it stands.
     pub path: String,
     pub value: &'a Value,
 }
 
 impl<'a> FilePart<'a> {
-    /// The value at this path.
     pub fn at(path: impl Into<String>, value: &'a Value) -> Self {
         Self { path: path.into(), value }
     }
 
-    /// The fields of a mapping.
     pub fn fields(&self) -> anyhow::Result<Vec<(&'a str, Self)>> {
         let Some(fields) = self.value.as_object() else {
             bail!("{}: expected a mapping, found {}", self.path, self.value)
@@ -28,7 +25,6 @@ impl<'a> FilePart<'a> {
         Ok(fields.iter().map(|(key, value)| (&**key, Self::at(format!("{}{dot}{key}", self.path), value))).collect())
     }
 
-    /// The items of a list.
     pub fn items(&self) -> anyhow::Result<Vec<Self>> {
         let Some(items) = self.value.as_array() else { bail!("{}: expected a list, found {}", self.path, self.value) };
         Ok(items.iter().enumerate().map(|(at, item)| Self::at(format!("{}[{at}]", self.path), item)).collect())

@@ -15,7 +15,6 @@ const CHECK: &str = "node-lock";
 /// The scheduler's Lease, as it is named by default.
 const LEASE: &str = "baton-scheduler";
 
-/// One line.
 pub async fn look(client: &Client, options: &AgentOptions, lease: Option<&FoundObject<LightLease>>) -> Finding {
     // What the daemon that runs says goes before what this command was given.
     let said = lease.and_then(|FoundObject(lease)| lease.as_ref()?.status()?.lock);

@@ -19,4 +19,3 @@ mod slices;
 mod state;
 
 pub use args::{arguments, run};
-pub use report::{CHECKS, CheckLevel, DoctorReport, Finding};

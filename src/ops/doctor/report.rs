@@ -35,7 +35,6 @@ word_enum! {
 pub struct Finding {
     /// One of [`CHECKS`].
     pub check: &'static str,
-    /// How bad it is.
     pub level: CheckLevel,
     /// What was checked and what was found.
     pub found: String,
@@ -45,17 +44,14 @@ pub struct Finding {
 }
 
 impl Finding {
-    /// As it must be.
     pub fn ok(check: &'static str, found: impl Into<String>) -> Self {
         Self { check, level: CheckLevel::Ok, found: found.into(), advice: None }
     }
 
-    /// To be checked by a person.
     pub fn warn(check: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Self {
         Self { check, level: CheckLevel::Warn, found: found.into(), advice: Some(advice.into()) }
     }
 
-    /// Pods do not get their devices.
     pub fn fail(check: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Self {
         Self { check, level: CheckLevel::Fail, found: found.into(), advice: Some(advice.into()) }
     }
@@ -66,7 +62,6 @@ impl Finding {
     }
 }
 
-/// All lines.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DoctorReport {
     /// The node as the cluster names it.
@@ -83,12 +78,10 @@ impl DoctorReport {
         Self { node: node.to_owned(), findings }
     }
 
-    /// How many findings are of `level`.
     pub fn count(&self, level: CheckLevel) -> usize {
         self.findings.iter().filter(|finding| finding.level == level).count()
     }
 
-    /// Nothing failed.
     pub fn is_well(&self) -> bool {
         self.count(CheckLevel::Fail) == 0
     }

@@ -12,7 +12,6 @@ use baton_decide::world::SliceFacts;
 
 const CHECK: &str = "other-gpu-driver";
 
-/// One line.
 pub async fn look(client: &Client, node: &str) -> Finding {
     let of_node = ListParams::default().fields(&format!("spec.nodeName={node}"));
     let slices = Api::<LightSlice>::all(client.clone());

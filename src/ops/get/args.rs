@@ -15,7 +15,6 @@ use baton_contract::hint::LabelSelector;
 use baton_contract::key;
 use baton_decide::world::DeviceState;
 
-/// What to list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Resource {
     /// GPUs and NICs in all, free and unhealthy; node daemon; lock.
@@ -43,7 +42,6 @@ pub enum Resource {
     Queue,
 }
 
-/// How to print.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum GetOutput {
     /// The table with more columns.
@@ -56,7 +54,6 @@ pub enum GetOutput {
     Name,
 }
 
-/// Arguments of `baton get`.
 #[derive(Debug, Args)]
 pub struct GetArgs {
     /// What to list; `pod/NAME` lists that one.
@@ -92,10 +89,8 @@ pub struct GetArgs {
     /// Pods, jobs or gangs of every namespace.
     #[arg(short = 'A', long)]
     pub all_namespaces: bool,
-    /// Which cluster.
     #[command(flatten)]
     pub access: Access,
-    /// How the daemons are set.
     #[command(flatten)]
     pub daemons: RulesArgs,
     /// Where the daemons are; the scheduler is asked for gangs and the queue.
@@ -115,7 +110,6 @@ pub struct RulesArgs {
 }
 
 impl RulesArgs {
-    /// What they decide.
     pub(crate) fn rules(&self) -> Rules {
         Rules { lock_key: self.node_lock_key.clone(), expiry: self.node_lock_expiry }
     }

@@ -5,5 +5,5 @@ mod args;
 mod listing;
 mod run;
 
-pub use args::{GetArgs, GetOutput, GetTarget, Resource, RulesArgs};
+pub use args::{GetArgs, Resource, RulesArgs};
 pub use run::run;

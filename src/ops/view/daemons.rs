@@ -37,7 +37,6 @@ pub struct AgentRow {
     pub fresh: bool,
 }
 
-/// The status in a Lease.
 pub(crate) fn agent(lease: &LightLease, wall: Timestamp) -> AgentRow {
     let status = lease.status();
     // A renewal from the future comes from a clock that is ahead: just renewed.

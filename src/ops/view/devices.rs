@@ -29,19 +29,15 @@ word_enum! {
     }
 }
 
-/// One device.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DeviceRow {
-    /// Node.
     pub node: String,
     /// Its name on the node, `gpu-3`.
     pub device: String,
     /// UUID or PCI address.
     pub id: String,
-    /// Model.
     pub model: Option<String>,
-    /// Healthy or not, cordoned or not.
     pub health: ShownHealth,
     /// What it is to new pods.
     pub state: DeviceState,
@@ -49,7 +45,6 @@ pub struct DeviceRow {
     pub used: i64,
     /// Percent that a new pod may have: nothing of a device that is out of use, or whose node takes no new pods with devices.
     pub free: i64,
-    /// The pods.
     pub holders: Vec<DeviceHolder>,
     /// Jobs, gangs and pods that are not bound yet and for which the scheduler has reserved a part of it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -63,10 +58,8 @@ pub struct DeviceRow {
     /// For how long, by this machine's clock.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since_seconds: Option<u64>,
-    /// The cordon in force.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cordon: Option<Cordon>,
-    /// PCI address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pci: Option<String>,
     /// Number of a GPU in the order of nvidia-smi, which is that of the PCI addresses of the GPUs that NVML lists.
@@ -75,10 +68,8 @@ pub struct DeviceRow {
     /// PCIe switch, or root complex where there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pcie: Option<String>,
-    /// NUMA node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub numa: Option<i32>,
-    /// NVLink domain.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nvlink: Option<String>,
     /// Those that have it are to be freed of it.
@@ -102,7 +93,6 @@ pub(super) struct DeviceSurroundings<'a> {
     pub wall: Timestamp,
 }
 
-/// The devices of one node.
 pub(super) fn of_node(node: &str, object: &Device, around: &DeviceSurroundings<'_>) -> Vec<DeviceRow> {
     let (cordons, indexes) = (Cordons::of_object(object), indexes(&object.spec.devices));
     let row = |(info, name): (&DeviceInfo, String)| {
@@ -191,7 +181,6 @@ impl DeviceRow {
         self.fails_holders && !self.holders.is_empty()
     }
 
-    /// It is a NIC.
     pub fn is_nic(&self) -> bool {
         self.device.starts_with("nic-")
     }

@@ -14,19 +14,14 @@ use baton_cluster::tyjob::RawTyJob;
 use baton_contract::tyjob::{Allocation, ScheduleState, Stage, TyJob, condition};
 use baton_runtime::clock;
 
-/// One job.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct JobRow {
-    /// Namespace.
     pub namespace: String,
-    /// Name.
     pub name: String,
-    /// Uid.
     pub uid: String,
     /// Its stage; none before the controller has seen it.
     pub stage: Option<Stage>,
-    /// State of its placement.
     pub schedule_state: Option<ScheduleState>,
     /// `ready/asked for`, of its workers.
     pub ready: String,
@@ -36,11 +31,9 @@ pub struct JobRow {
     pub worker_set_restarts: BTreeMap<String, i32>,
     /// 1 to 10; none when the spec cannot be read.
     pub priority: Option<i32>,
-    /// Seconds since it was created.
     pub age_seconds: u64,
     /// Pod IP of the leader.
     pub leader_address: Option<String>,
-    /// Nodes of its pods.
     pub nodes: Option<String>,
     /// Why it is where it is.
     pub message: Option<String>,

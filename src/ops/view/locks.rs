@@ -17,7 +17,6 @@ use baton_decide::lock::{BoundHolder, Delay, HolderState, LockAge, LockDelay, st
 use baton_decide::world::without_devices;
 
 word_enum! {
-    /// State of a lock.
     #[derive(Serialize)]
     #[serde(rename_all = "lowercase")]
     LockState {
@@ -36,17 +35,13 @@ word_enum! {
     }
 }
 
-/// One lock.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LockRow {
-    /// Node.
     pub node: String,
-    /// What it is.
     pub state: LockState,
     /// `namespace/name`, where the value or its time names one.
     pub holder: Option<String>,
-    /// Uid of the holder.
     pub holder_uid: Option<String>,
     /// By the time in the value and this machine's clock, unless that time is in the future.
     pub age_seconds: Option<u64>,
@@ -74,7 +69,6 @@ pub fn rows(snapshot: &Snapshot, rules: &Rules, said: &QueueReport) -> Vec<LockR
     snapshot.nodes.values().filter_map(|node| of_node(snapshot, rules, said, node)).collect()
 }
 
-/// The lock of a node.
 pub(super) fn of_node(snapshot: &Snapshot, rules: &Rules, said: &QueueReport, node: &LightNode) -> Option<LockRow> {
     let (read, holder) = snapshot.lock(node, &rules.lock_key)?;
     let (read, holder, key, object, node) = (&read, &holder, &rules.lock_key, node, name_of(node));

@@ -24,10 +24,8 @@ pub use jobs::JobRow;
 pub(super) use jobs::{read as read_jobs, rows as job_rows};
 pub(super) use locks::rows as lock_rows;
 pub use locks::{LockRow, LockState};
-pub use namespaces::NamespaceRow;
 pub(super) use namespaces::rows as namespace_rows;
-pub use nodes::{DeviceCount, NodeRow, NodesView};
-pub use pods::PodRow;
+pub use nodes::{NodeRow, NodesView};
 pub(super) use pods::rows as pod_rows;
 pub(super) use queue::{queued, report_soon};
 #[cfg(test)]

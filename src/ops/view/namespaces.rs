@@ -13,7 +13,6 @@ use baton_contract::{DeviceType, key, request};
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NamespaceRow {
-    /// Its name.
     pub name: String,
     /// Pods that hold devices.
     pub pods: usize,

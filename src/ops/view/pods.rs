@@ -20,15 +20,11 @@ use baton_decide::world::{holds_otherwise, still_used, without_devices};
 /// Name of the scheduler, unless it was given another one.
 const DEFAULT_NAME: &str = "baton-scheduler";
 
-/// One pod.
 #[derive(Debug, Clone, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodRow {
-    /// Namespace.
     pub namespace: String,
-    /// Name.
     pub name: String,
-    /// Uid.
     pub uid: String,
     /// Node, once bound.
     pub node: Option<String>,

@@ -76,12 +76,10 @@ impl Lookup for Snapshot {
 }
 
 impl Snapshot {
-    /// The node of that name.
     pub fn node(&self, name: &str) -> Option<&LightNode> {
         self.nodes.get(name)
     }
 
-    /// Labels of the node of that name.
     pub fn labels_of(&self, node: &str) -> BTreeMap<String, String> {
         self.node(node).and_then(|node| node.metadata.labels.clone()).unwrap_or_default()
     }
@@ -108,7 +106,6 @@ impl Snapshot {
         self.moved(&key, before);
     }
 
-    /// Forgets a pod.
     pub(super) fn remove_pod(&mut self, key: &PodKey) {
         self.notes.remove(key);
         let before = self.pods.remove(key);
@@ -197,7 +194,6 @@ pub struct Notes {
 }
 
 impl Notes {
-    /// The notes of a pod.
     pub fn of(pod: &LightPod) -> Self {
         let scheduled = pod.condition("PodScheduled");
         let refused = scheduled.filter(|condition| &*condition.status == "False");

@@ -35,7 +35,6 @@ pub trait Row: Serialize {
 /// What selects a row.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RowId<'a> {
-    /// Its name.
     pub name: &'a str,
     /// Its namespace, where it has one.
     pub namespace: Option<&'a str>,

@@ -23,7 +23,6 @@ pub struct DeviceHolder {
     pub pod: PodKey,
     /// Percent of the device: of compute or memory, whichever is more; 100 for a MIG device.
     pub percent: i64,
-    /// Uid.
     #[serde(skip)]
     pub uid: PodUid,
     /// When it was created, as far as the API server has it.
@@ -39,7 +38,6 @@ pub struct DeviceHolder {
 pub struct DeviceHolders(BTreeMap<Box<str>, BTreeMap<Box<str>, Vec<DeviceHolder>>>);
 
 impl DeviceHolders {
-    /// In this snapshot.
     pub fn of(snapshot: &Snapshot) -> Self {
         let status = |node: &str| snapshot.leases.get(&AgentStatus::lease_name(node))?.status();
         let mut exceptions: BTreeMap<&str, _> = BTreeMap::new();
