@@ -21,14 +21,11 @@ pub enum Source {
     Default,
     /// The configuration file.
     File {
-        /// The file.
         path: PathBuf,
         /// Line, from 1.
         line: u64,
     },
-    /// An environment variable.
     Environment(String),
-    /// The command line.
     Flag,
 }
 
@@ -62,7 +59,6 @@ impl ConfigError {
 /// The options and where each value came from.
 #[derive(Debug)]
 pub struct Loaded<O> {
-    /// The options.
     pub options: O,
     /// By key.
     pub sources: BTreeMap<&'static str, Source>,

@@ -10,11 +10,13 @@ mod setting;
 mod tree;
 mod yaml;
 
-pub use load::{ConfigError, Loaded, Source, arguments, load, load_text};
-pub use nearest::nearest;
-pub use removed::removed;
-pub use setting::{Section, Setting, THEIRS, Value, print};
-pub use tree::{Fields, Misplaced, YamlNode};
+pub(super) use load::{ConfigError, Loaded, Source, load_text};
+pub use load::{arguments, load};
+pub(super) use nearest::nearest;
+pub(super) use removed::removed;
+pub(super) use setting::{Section, Value, print};
+pub use setting::{Setting, THEIRS};
+pub(super) use tree::{Fields, Misplaced, YamlNode};
 #[cfg(feature = "simulate")]
-pub use yaml::documents as read_documents;
+pub(super) use yaml::documents as read_documents;
 pub use yaml::{print as print_yaml, value as read_yaml_value};

@@ -17,18 +17,14 @@ pub type Spot = (u64, u64);
 pub struct YamlNode {
     /// Where it begins.
     pub at: Spot,
-    /// The value.
     pub value: YamlValue,
 }
 
-/// A value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum YamlValue {
     /// Text, a number, `true`, or nothing (an empty text), as it would be written plainly.
     Scalar(String),
-    /// A sequence.
     List(Vec<YamlNode>),
-    /// A mapping.
     Map(Vec<YamlEntry>),
 }
 
@@ -37,7 +33,6 @@ pub enum YamlValue {
 pub struct YamlEntry {
     /// As written.
     pub key: String,
-    /// Where the key stands.
     pub at: Spot,
     pub value: YamlNode,
 }
@@ -45,7 +40,6 @@ pub struct YamlEntry {
 /// A part of a file that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Misplaced {
-    /// Where.
     pub at: Spot,
     /// The part, as a path: `plugins.score.enabled[0].weight`.
     pub path: String,

@@ -7,14 +7,12 @@ use clap::{Args, Subcommand, ValueEnum};
 use super::fault::FaultArgs;
 use crate::say::{remark, say};
 
-/// How to print the outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum DemoOutput {
     /// One JSON object on standard output; progress goes to standard error.
     Json,
 }
 
-/// Arguments of `baton demo`.
 #[derive(Debug, Clone, Default, Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct DemoArgs {

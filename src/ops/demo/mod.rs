@@ -18,7 +18,6 @@ mod story;
 mod table;
 mod timeline;
 
-pub use args::DemoArgs;
+pub(super) use args::DemoArgs;
 pub use install::{apply_all, install};
-pub use report::{DemoReport, DeviceIds, JobReport, PodReport};
-pub use run::run;
+pub(super) use run::run;

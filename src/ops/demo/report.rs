@@ -31,17 +31,14 @@ impl DeviceIds {
         if resource == key::RDMA { &mut self.rdma } else { &mut self.gpu }.insert(device);
     }
 
-    /// `true` when there is none.
     pub fn is_empty(&self) -> bool {
         self.gpu.is_empty() && self.rdma.is_empty()
     }
 }
 
-/// One pod.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodReport {
-    /// Name.
     pub name: String,
     /// Node; empty when it was never bound.
     pub node: String,
@@ -55,11 +52,9 @@ pub struct PodReport {
     pub lock_held_ms: Option<f64>,
 }
 
-/// The TYJob.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct JobReport {
-    /// Name.
     pub name: String,
     /// Stages in the order in which a watch showed them.
     pub stages: Vec<&'static str>,
@@ -73,11 +68,9 @@ pub struct JobReport {
     pub pods_left: usize,
 }
 
-/// Everything.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DemoReport {
-    /// No violation.
     pub ok: bool,
     /// In the order of submission.
     pub pods: Vec<PodReport>,
@@ -86,7 +79,6 @@ pub struct DemoReport {
     pub job: Option<JobReport>,
     /// Lock, binding and unlock requests that reached the API server, refused ones included, divided by pods.
     pub api_writes_per_pod: f64,
-    /// What is wrong, one sentence each.
     pub violations: Vec<String>,
 }
 

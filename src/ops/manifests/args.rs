@@ -20,7 +20,6 @@ pub enum Extender {
     SchedulerConfig,
 }
 
-/// Arguments of `baton manifests`.
 #[derive(Debug, Args)]
 pub struct ManifestsArgs {
     /// Write the files below this directory instead of printing them.
@@ -73,7 +72,6 @@ fn write(dir: &Path, files: &[File]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Arguments of `baton crds`.
 #[derive(Debug, Args)]
 pub struct CrdsArgs {
     /// Format.

@@ -6,7 +6,7 @@ mod files;
 mod policies;
 mod rbac;
 
-pub use args::{CrdsArgs, ManifestsArgs, print_crds, run};
+pub(super) use args::{CrdsArgs, ManifestsArgs, print_crds, run};
 pub use files::{File, Values, crds, files};
 pub use policies::{NODE_LOCKS, PINNED_PODS, POLICIES, VISIBLE_DEVICES, altered};
 pub use rbac::{Permission, agent_permissions};

@@ -16,9 +16,7 @@ pub struct LogOptions {
 /// The options of a daemon and how it logs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DaemonSettings<O> {
-    /// Its own options.
     pub options: O,
-    /// Logging.
     pub log: LogOptions,
 }
 

@@ -14,11 +14,12 @@ mod timings;
 
 pub use agent::agent;
 pub use controller::controller;
+pub(super) use log::DaemonSettings;
 #[cfg(test)]
 pub(super) use log::settings as table;
-pub use log::{DaemonSettings, LogOptions};
-pub use plugins::{API_VERSION, KIND, KUBE_VERSIONS, SECTIONS as SCHEDULER_SECTIONS, print as print_plugins};
+pub use plugins::SECTIONS as SCHEDULER_SECTIONS;
+pub(super) use plugins::{API_VERSION, KIND, KUBE_VERSIONS, print as print_plugins};
 #[cfg(test)]
 pub(super) use plugins_tests::options as options_of;
 pub use scheduler::scheduler;
-pub use timings::{AGENT_SECTIONS, CONTROLLER_SECTIONS, TIMINGS};
+pub(super) use timings::{AGENT_SECTIONS, CONTROLLER_SECTIONS, TIMINGS};

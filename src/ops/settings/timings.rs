@@ -7,7 +7,6 @@ use baton_runtime::timings::Timed;
 use baton_tyjob::ControllerOptions;
 use std::time::Duration;
 
-/// The key.
 pub const TIMINGS: &str = "timings";
 /// What only the file of the node daemon has.
 pub const AGENT_SECTIONS: &[Section<DaemonSettings<AgentOptions>>] = &[timings()];

@@ -54,7 +54,6 @@ impl ComparedProfile {
     }
 }
 
-/// Arguments of `baton simulate`.
 #[derive(Debug, Args)]
 pub struct SimulateArgs {
     /// A cluster as JSON or YAML (`kubectl get nodes,pods,devices -A -o json`), pods as CSV, or a directory with nodes.csv and pods.csv.

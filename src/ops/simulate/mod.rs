@@ -18,4 +18,4 @@ pub mod stream;
 pub mod summary;
 pub mod trace;
 
-pub use args::{SimulateArgs, run};
+pub(super) use args::{SimulateArgs, run};
