@@ -195,10 +195,10 @@ fn look(field: &str, value: Option<&str>) -> String {
             for (name, used) in [("c", 8), ("b", 6), ("a", 0)] {
                 jobs.node(name, 12, 0);
                 if used > 0 {
-                    let mut taken = pod(&format!("on-{name}"), &[("cpu", &used.to_string())], jobs.cluster.now);
-                    taken.handoff.node = Some(name.into());
-                    taken.handoff.scheduler_name = "other".into();
-                    jobs.cluster.submit(taken);
+                    jobs.cluster.pod_as(&format!("on-{name}"), &[("cpu", &used.to_string())], |facts| {
+                        facts.handoff.node = Some(name.into());
+                        facts.handoff.scheduler_name = "other".into();
+                    });
                 }
             }
             let mut larger = job("rl");
@@ -221,8 +221,7 @@ fn submit(jobs: &mut TestJobs, job: &Value) {
 
 /// What is placed of a job in a cluster with this many CPUs.
 fn placed(job: &Value, cpus: u32) -> String {
-    let mut jobs = TestJobs::new();
-    jobs.node("n", cpus, 0);
+    let mut jobs = TestJobs::on("n", cpus, 0);
     submit(&mut jobs, job);
     format!("{:?}", jobs.state("rl").unwrap())
 }

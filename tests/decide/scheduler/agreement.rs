@@ -15,11 +15,9 @@ fn status(lock: Option<LockWord>) -> AgentStatus {
 
 #[test]
 fn a_node_whose_daemon_locks_otherwise_takes_no_device_pods_until_it_agrees() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 4);
+    let mut cluster = TestScheduler::on("n", 4);
     cluster.say("n", status(Some(LockWord::new("other.example/lock", LockFormat::Uid))));
-    cluster.pod("p", ONE);
-    cluster.settle();
+    cluster.comes("p", ONE);
     assert_eq!(cluster.node_of("p"), None);
     let said = &cluster.conditions["p"];
     assert!(said.contains("AgentConfig: the node daemon has --node-lock-key=other.example/lock, the sched"), "{said}");
@@ -29,8 +27,7 @@ fn a_node_whose_daemon_locks_otherwise_takes_no_device_pods_until_it_agrees() {
     let closed = cluster.queue_report().closed.remove(0);
     assert!(closed.kind.is_none() && node.message.ends_with(&closed.why), "{closed:?}");
     assert_eq!(cluster.scheduler.fleet(cluster.moment()).largest_free["none"], 0);
-    cluster.pod("plain", &[("cpu", "1")]);
-    cluster.settle();
+    cluster.comes("plain", &[("cpu", "1")]);
     assert_eq!(cluster.node_of("plain"), Some("n"), "pods without devices need no daemon");
     // Daemons read every format.
     cluster.say("n", status(Some(LockWord::new(key::NODE_LOCK, LockFormat::Timestamp))));
@@ -41,21 +38,17 @@ fn a_node_whose_daemon_locks_otherwise_takes_no_device_pods_until_it_agrees() {
 
 #[test]
 fn a_node_whose_gpus_another_driver_offers_takes_no_device_pods() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 4);
+    let mut cluster = TestScheduler::on("n", 4);
     let slice = |node: &str, driver: &str| Some(SliceFacts { node: node.into(), driver: driver.into() });
     cluster.event(WorldEvent::Slice("n-nics".into(), slice("n", "dra.net")));
     cluster.event(WorldEvent::Slice("n-screen".into(), slice("n", "gpu.intel.com")));
     cluster.event(WorldEvent::Slice("m-gpus".into(), slice("m", "gpu.nvidia.com")));
-    cluster.pod("first", ONE);
-    cluster.settle();
+    cluster.comes("first", ONE);
     assert_eq!(cluster.node_of("first"), Some("n"), "no GPUs of this node");
-    cluster.agent_releases("n");
-    cluster.settle();
+    cluster.serves("n");
     cluster.event(WorldEvent::Slice("n-gpus".into(), slice("n", "gpu.nvidia.com")));
     cluster.event(WorldEvent::Slice("n-gpus-2".into(), slice("n", "gpu.nvidia.com")));
-    cluster.pod("second", ONE);
-    cluster.settle();
+    cluster.comes("second", ONE);
     assert_eq!(cluster.node_of("second"), None);
     let said = &cluster.conditions["second"];
     assert!(said.contains("AnotherGpuDriver: gpu.nvidia.com offers the node's GPUs by ResourceSlices"), "{said}");
@@ -67,10 +60,8 @@ fn a_node_whose_gpus_another_driver_offers_takes_no_device_pods() {
     cluster.event(WorldEvent::Slice("n-gpus-2".into(), slice("m", "gpu.nvidia.com")));
     cluster.settle();
     assert_eq!(cluster.node_of("second"), Some("n"));
-    cluster.agent_releases("n");
-    cluster.settle();
+    cluster.serves("n");
     cluster.event(WorldEvent::Slice("n-shares".into(), slice("n", "hami-core-gpu.project-hami.io")));
-    cluster.pod("third", ONE);
-    cluster.settle();
+    cluster.comes("third", ONE);
     assert_eq!(cluster.node_of("third"), None);
 }

@@ -1,17 +1,16 @@
 //! Cordons of devices: the annotation, its end, and pods on their way.
 
 use baton::contract::{DeviceType, key};
-use baton::decide::world::WorldEvent;
 
-use crate::harness::{TestScheduler, gpu_device, pod};
+use crate::harness::{TestScheduler, pod};
 
 const ONE: &[(&str, &str)] = &[(key::NVIDIA_GPU, "1")];
 
 /// The node's object with this annotation.
 fn cordon(cluster: &mut TestScheduler, node: &str, gpus: u32, text: &str) {
-    let mut device = gpu_device(node, gpus);
-    device.metadata.annotations = Some([(key::CORDONED.to_owned(), text.to_owned())].into());
-    cluster.event(WorldEvent::Devices(Box::new(device)));
+    cluster.device(node, gpus, |device| {
+        device.metadata.annotations = Some([(key::CORDONED.to_owned(), text.to_owned())].into());
+    });
 }
 
 fn minors(cluster: &TestScheduler, pod: &str) -> Vec<i32> {
@@ -20,12 +19,10 @@ fn minors(cluster: &TestScheduler, pod: &str) -> Vec<i32> {
 
 #[test]
 fn a_cordon_keeps_new_pods_away_until_its_end_and_then_wakes_those_that_wait() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 2);
+    let mut cluster = TestScheduler::on("n", 2);
     let until = cluster.moment().wall + jiff::SignedDuration::from_secs(120);
     cordon(&mut cluster, "n", 2, &format!(r#"{{"GPU-n-0":{{"reason":"fan","by":"ada","until":"{until}"}}}}"#));
-    cluster.pod("two", &[(key::NVIDIA_GPU, "2")]);
-    cluster.settle();
+    cluster.comes("two", &[(key::NVIDIA_GPU, "2")]);
     assert_eq!(cluster.node_of("two"), None);
     cluster.beat_all();
     cluster.wait(60);
@@ -37,15 +34,11 @@ fn a_cordon_keeps_new_pods_away_until_its_end_and_then_wakes_those_that_wait() {
 
 #[test]
 fn a_cordon_leaves_a_running_pod_alone_and_its_removal_gives_the_device_back() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 2);
-    cluster.pod("runs", ONE);
-    cluster.settle();
-    cluster.agent_releases("n");
-    cluster.settle();
+    let mut cluster = TestScheduler::on("n", 2);
+    cluster.comes("runs", ONE);
+    cluster.serves("n");
     cordon(&mut cluster, "n", 2, r#"{"GPU-n-0":{},"GPU-n-1":{}}"#);
-    cluster.pod("waits", ONE);
-    cluster.settle();
+    cluster.comes("waits", ONE);
     assert_eq!((minors(&cluster, "runs"), cluster.node_of("waits")), (vec![0], None));
     cordon(&mut cluster, "n", 2, r#"{"GPU-n-0":{}}"#);
     cluster.settle();
@@ -54,8 +47,7 @@ fn a_cordon_leaves_a_running_pod_alone_and_its_removal_gives_the_device_back() {
 
 #[test]
 fn a_pod_whose_device_is_cordoned_before_its_bind_gets_another() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 3);
+    let mut cluster = TestScheduler::on("n", 3);
     for name in ["first", "second"] {
         cluster.pod(name, ONE);
     }
@@ -64,8 +56,7 @@ fn a_pod_whose_device_is_cordoned_before_its_bind_gets_another() {
     assert_eq!((cluster.bound(), cluster.bind_attempts()), (1, 1));
     cordon(&mut cluster, "n", 3, r#"{"GPU-n-1":{}}"#);
     cluster.settle();
-    cluster.agent_releases("n");
-    cluster.settle();
+    cluster.serves("n");
     assert_eq!(minors(&cluster, "second"), [2]);
 }
 
@@ -95,8 +86,7 @@ fn a_pod_that_names_a_device_gets_it_among_equal_nodes() {
             let mut pod = pod(name, ONE, cluster.now);
             let selector = format!(r#"{{"matchLabels":{{"{}":"{wanted}"}}}}"#, key::UUID);
             pod.spec.wishes.hint = Some(format!(r#"{{"gpu":{{"selector":{selector}}}}}"#).into());
-            cluster.submit(pod);
-            cluster.settle();
+            cluster.enters(pod);
         }
         assert_eq!(cluster.devices_of("p").of(&DeviceType::Gpu)[0].id.as_str(), wanted);
         assert_eq!(cluster.node_of("q"), None, "{wanted} is taken");

@@ -13,7 +13,8 @@ use baton::decide::world::{ClaimFacts, NodeId, PodFacts, WorldEvent};
 use baton::ops::explain::{pod_text, what_if_text};
 
 use super::holders::status;
-use crate::harness::{TestScheduler, gpu_device, pod, wall};
+use crate::harness::parts::{labels_of, near as near_pods};
+use crate::harness::{TestScheduler, gpu_device, pod};
 
 const ONE: &[(&str, &str)] = &[(key::NVIDIA_GPU, "1")];
 const FOUR: &[(&str, &str)] = &[(key::NVIDIA_GPU, "4")];
@@ -25,21 +26,9 @@ fn explain(cluster: &mut TestScheduler, name: &str, wide: bool) -> String {
     pod_text(&serde_json::from_str(&sent).unwrap(), wide)
 }
 
-fn changed(
-    name: &str,
-    limits: &[(&str, &str)],
-    now: std::time::Duration,
-    change: impl FnOnce(&mut PodFacts),
-) -> PodFacts {
-    let mut facts = pod(name, limits, now);
-    change(&mut facts);
-    facts
-}
-
 /// Three nodes: one is full, one has no agent, one is tainted.
 fn cluster() -> TestScheduler {
-    let mut cluster = TestScheduler::new();
-    cluster.node("gpu-a", 2);
+    let mut cluster = TestScheduler::on("gpu-a", 2);
     cluster.node("gpu-b", 2);
     cluster.node("reserved", 8);
     cluster.plain_node("agentless", 8);
@@ -52,8 +41,7 @@ fn cluster() -> TestScheduler {
 #[test]
 fn a_snapshot_answers_as_of_its_time_while_the_scheduler_goes_on() {
     let mut cluster = cluster();
-    cluster.pod("train", FOUR);
-    cluster.settle();
+    cluster.comes("train", FOUR);
     let (before, moment) = (cluster.scheduler.snapshot(), cluster.moment());
     cluster.node("gpu-c", 8);
     cluster.change_node("gpu-a", |facts| facts.unschedulable = true);
@@ -69,23 +57,17 @@ fn a_snapshot_answers_as_of_its_time_while_the_scheduler_goes_on() {
 
 fn few_gpus() -> String {
     let mut cluster = cluster();
-    cluster.pod("first", ONE);
-    cluster.settle();
+    cluster.comes("first", ONE);
     cluster.wait(20);
-    cluster.pod("train", FOUR);
-    cluster.settle();
+    cluster.comes("train", FOUR);
     cluster.wait(12);
     explain(&mut cluster, "train", true)
 }
 
 #[test]
 fn a_name_that_no_node_offers_is_named_first() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 8);
-    let facts =
-        changed("typo", &[], cluster.now, |facts| facts.spec.requests.scalar.insert("nvidia.com/gpux".into(), 1));
-    cluster.submit(facts);
-    cluster.settle();
+    let mut cluster = TestScheduler::on("n", 8);
+    cluster.comes_as("typo", &[], |facts| facts.spec.requests.scalar.insert("nvidia.com/gpux".into(), 1));
     let text = explain(&mut cluster, "typo", false);
     let helps = text.split("What helps:\n").nth(1).unwrap();
     assert!(helps.starts_with("- No node offers nvidia.com/gpux: correct the name"), "{text}");
@@ -94,66 +76,42 @@ fn a_name_that_no_node_offers_is_named_first() {
 fn agent() -> String {
     let mut cluster = TestScheduler::new();
     cluster.plain_node("gpu-a", 8);
-    cluster.pod("train", ONE);
-    cluster.settle();
+    cluster.comes("train", ONE);
     explain(&mut cluster, "train", false)
 }
 
 fn taint() -> String {
-    let mut cluster = TestScheduler::new();
-    cluster.node("reserved", 8);
+    let mut cluster = TestScheduler::on("reserved", 8);
     cluster.change_node("reserved", |facts| {
         facts.taints.push(Taint { key: "gpu".into(), value: "reserved".into(), effect: TaintEffect::NoSchedule });
     });
-    cluster.pod("train", ONE);
-    cluster.settle();
+    cluster.comes("train", ONE);
     explain(&mut cluster, "train", false)
 }
 
 fn invalid() -> String {
     let mut cluster = cluster();
-    cluster.pod("train", &[(key::GPU_CORE, "50")]);
-    cluster.settle();
+    cluster.comes("train", &[(key::GPU_CORE, "50")]);
     explain(&mut cluster, "train", false)
 }
 
 fn near() -> String {
     let mut cluster = cluster();
-    let term = PodTerm {
-        selector: Some(serde_json::from_str(r#"{"matchLabels":{"app":"cache"}}"#).unwrap()),
-        namespaces: vec!["ml".into()],
-        topology_key: "kubernetes.io/hostname".into(),
-        ..PodTerm::default()
-    };
-    cluster.submit(changed("train", ONE, cluster.now, |facts| {
-        let mut spec = (*facts.spec).clone();
-        spec.affinity = vec![term];
-        facts.spec = spec.into();
-    }));
-    cluster.settle();
+    let term = PodTerm { namespaces: vec!["ml".into()], ..near_pods("cache", "kubernetes.io/hostname") };
+    cluster.comes_as("train", ONE, |facts| facts.spec.affinity = vec![term]);
     explain(&mut cluster, "train", false)
 }
 
 fn claim() -> String {
     let mut cluster = cluster();
     cluster.event(WorldEvent::Claim(PodKey::new("ml", "data"), ClaimFacts { deleting: true, ..ClaimFacts::default() }));
-    cluster.submit(changed("train", ONE, cluster.now, |facts| {
-        let mut spec = (*facts.spec).clone();
-        spec.volumes = vec![VolumeUse::Claim("data".into())];
-        facts.spec = spec.into();
-    }));
-    cluster.settle();
+    cluster.comes_as("train", ONE, |facts| facts.spec.volumes = vec![VolumeUse::Claim("data".into())]);
     explain(&mut cluster, "train", false)
 }
 
 fn dra() -> String {
     let mut cluster = cluster();
-    cluster.submit(changed("train", ONE, cluster.now, |facts| {
-        let mut spec = (*facts.spec).clone();
-        spec.resource_claims = true;
-        facts.spec = spec.into();
-    }));
-    cluster.settle();
+    cluster.comes_as("train", ONE, |facts| facts.spec.resource_claims = true);
     explain(&mut cluster, "train", false)
 }
 
@@ -217,8 +175,7 @@ fn what_if_says_what_is_then_decided_and_takes_nothing() {
     for gpus in ["1", "2", "4", "8", "9"] {
         let mut cluster = cluster();
         cluster.node("big", 8);
-        cluster.pod("first", FOUR);
-        cluster.settle();
+        cluster.comes("first", FOUR);
         cluster.wait(1);
         let (before, now) = (accounts(&cluster), cluster.moment());
         let facts = pod("next", &[(key::NVIDIA_GPU, gpus)], cluster.now);
@@ -227,8 +184,7 @@ fn what_if_says_what_is_then_decided_and_takes_nothing() {
         assert!(cluster.world().pod_by_key(&PodKey::new("ml", "next")).is_none());
         assert!(cluster.scheduler.run(now).is_empty(), "nothing is written");
         cluster.agent_releases("big");
-        cluster.submit(facts);
-        cluster.settle();
+        cluster.enters(facts);
         assert_eq!(answer.node.as_deref(), cluster.node_of("next"), "{gpus} GPUs");
         if let Some(node) = &answer.node {
             assert_eq!(&answer.best[0].node, node);
@@ -253,24 +209,18 @@ fn what_if_says_what_is_then_decided_and_takes_nothing() {
 
 #[test]
 fn a_share_is_said_as_a_share_of_a_named_device() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 1);
+    let mut cluster = TestScheduler::on("n", 1);
     let half = pod("half", &[(key::GPU, "50")], cluster.now);
     assert_eq!(cluster.what_if(half).devices, ["50% of gpu-0 (GPU-n-0)"]);
 }
 
 #[test]
 fn what_if_says_who_would_have_to_leave() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 2);
-    cluster.pod("small", &[(key::NVIDIA_GPU, "2")]);
-    cluster.settle();
-    let facts = changed("urgent", ONE, cluster.now, |facts| {
-        let mut spec = (*facts.spec).clone();
-        spec.priority = 100;
-        facts.spec = spec.into();
-    });
-    let answer = cluster.what_if(facts);
+    let mut cluster = TestScheduler::on("n", 2);
+    cluster.comes("small", &[(key::NVIDIA_GPU, "2")]);
+    let mut urgent = pod("urgent", ONE, cluster.now);
+    urgent.spec.priority = 100;
+    let answer = cluster.what_if(urgent);
     assert_eq!((answer.fits, answer.would_evict.as_slice()), (false, &["ml/small".to_owned()][..]));
     assert!(cluster.evicted.is_empty());
     assert!(answer.verdict.message.contains("would evict ml/small from node n"), "{}", answer.verdict.message);
@@ -304,12 +254,9 @@ fn what_if_gives_its_reasons_once_where_a_pod_leaves_already() {
 
 #[test]
 fn the_state_of_a_pod_is_explained_in_every_stage() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 8);
-    cluster.pod("first", ONE);
-    cluster.settle();
-    cluster.pod("second", ONE);
-    cluster.settle();
+    let mut cluster = TestScheduler::on("n", 8);
+    cluster.comes("first", ONE);
+    cluster.comes("second", ONE);
     let mut state = |name: &str| {
         let reported = cluster.explain(&PodKey::new("ml", name)).unwrap();
         (reported.state, reported.verdict.message)
@@ -320,8 +267,7 @@ fn the_state_of_a_pod_is_explained_in_every_stage() {
     assert_eq!(second, PodState::WaitingForLock);
     assert!(message.contains("held by pod ml/first"), "{message}");
     assert!(explain(&mut cluster, "second", false).contains("baton get locks"));
-    cluster
-        .submit(changed("theirs", ONE, cluster.now, |facts| facts.handoff.scheduler_name = "default-scheduler".into()));
+    cluster.pod_as("theirs", ONE, |facts| facts.handoff.scheduler_name = "default-scheduler".into());
     cluster.finish("first");
     let reported = explain(&mut cluster, "theirs", false);
     assert!(reported.contains("names the scheduler \"default-scheduler\""), "{reported}");
@@ -332,15 +278,12 @@ fn the_state_of_a_pod_is_explained_in_every_stage() {
 
 #[test]
 fn a_label_that_no_node_has_is_named_in_the_queue_too() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 2);
+    let mut cluster = TestScheduler::on("n", 2);
     cluster.node("m", 2);
     cluster.change_node("n", |facts| drop(facts.labels.insert("gpu".to_owned(), "h100".to_owned())));
     cluster.change_node("n", |facts| facts.unschedulable = true);
     for (name, value) in [("typo", "h1000"), ("right", "h100")] {
-        cluster.submit(changed(name, &[(key::NVIDIA_GPU, "1")], cluster.now, |facts| {
-            facts.spec.node_selector.insert("gpu".to_owned(), value.to_owned());
-        }));
+        cluster.pod_as(name, ONE, |facts| facts.spec.node_selector = labels_of("gpu", value));
     }
     cluster.settle();
     let report = cluster.queue_report();
@@ -354,15 +297,12 @@ fn a_label_that_no_node_has_is_named_in_the_queue_too() {
 /// Members of the gang `ml/g` of two, each of four GPUs.
 fn member(cluster: &mut TestScheduler, name: &str) {
     let keys = crate::harness::gangs::gang("g", "2", &[]);
-    cluster.submit(changed(name, FOUR, cluster.now, |facts| {
-        facts.spec.gang = crate::harness::gangs::declared("ml", &keys);
-    }));
+    cluster.pod_as(name, FOUR, |facts| facts.spec.gang = crate::harness::gangs::declared("ml", &keys));
 }
 
 #[test]
 fn a_member_is_explained_by_what_its_gang_lacks_whoever_came_first() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 6);
+    let mut cluster = TestScheduler::on("n", 6);
     member(&mut cluster, "g-0");
     cluster.settle();
     cluster.wait(2);
@@ -404,13 +344,10 @@ fn a_member_is_explained_by_what_its_gang_lacks_whoever_came_first() {
 
 #[test]
 fn the_queue_tells_state_attempts_next_try_and_refusing_rules() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 2);
-    cluster.pod("first", ONE);
-    cluster.settle();
+    let mut cluster = TestScheduler::on("n", 2);
+    cluster.comes("first", ONE);
     cluster.pod("second", ONE);
-    cluster.pod("big", FOUR);
-    cluster.settle();
+    cluster.comes("big", FOUR);
     cluster.wait(10);
     let report = cluster.queue_report();
     assert!(report.leading);
@@ -430,17 +367,14 @@ fn a_waiting_pod_is_told_the_nearest_node_and_who_holds_what_it_lacks() {
     let mut cluster = TestScheduler::new();
     for (name, pod, gpus) in [("near", "default-holds", "4"), ("far", "holds-more", "7")] {
         cluster.node(name, 8);
-        cluster.pod(pod, &[(key::NVIDIA_GPU, gpus)]);
-        cluster.settle();
-        cluster.agent_releases(name);
-        cluster.settle();
+        cluster.comes(pod, &[(key::NVIDIA_GPU, gpus)]);
+        cluster.serves(name);
     }
-    let mut device = gpu_device("near", 8);
-    device.metadata.annotations =
-        Some([(key::CORDONED.to_owned(), r#"{"GPU-near-7":{"reason":"fan"}}"#.to_owned())].into());
-    cluster.event(WorldEvent::Devices(Box::new(device)));
-    cluster.pod("big", &[(key::GPU, "800")]);
-    cluster.settle();
+    cluster.device("near", 8, |device| {
+        device.metadata.annotations =
+            Some([(key::CORDONED.to_owned(), r#"{"GPU-near-7":{"reason":"fan"}}"#.to_owned())].into());
+    });
+    cluster.comes("big", &[(key::GPU, "800")]);
     let verdict = cluster.explain(&PodKey::new("ml", "big")).unwrap().verdict;
     let nearest = "near with 3 of 8 (ml/default-holds holds 4, 1 is cordoned)";
     assert_eq!(verdict.message, format!("0/2 nodes: 2 have fewer than 8 free GPUs; nearest: {nearest}"));
@@ -451,11 +385,9 @@ fn a_waiting_pod_is_told_the_nearest_node_and_who_holds_what_it_lacks() {
 
 #[test]
 fn a_pod_that_is_larger_than_every_node_is_not_told_to_wait() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 8);
+    let mut cluster = TestScheduler::on("n", 8);
     let explained = |cluster: &mut TestScheduler, pod: &str, gpus: &str| {
-        cluster.pod(pod, &[(key::NVIDIA_GPU, gpus)]);
-        cluster.settle();
+        cluster.comes(pod, &[(key::NVIDIA_GPU, gpus)]);
         cluster.explain(&PodKey::new("ml", pod)).unwrap().verdict
     };
     let verdict = explained(&mut cluster, "nine", "9");
@@ -466,8 +398,7 @@ fn a_pod_that_is_larger_than_every_node_is_not_told_to_wait() {
     assert!(verdict.advice[0].contains("too small for it even when they are empty"), "{:?}", verdict.advice);
     // Autoscalers add nodes for Unschedulable.
     assert_eq!(cluster.reasons["nine"], "Unschedulable", "autoscalers judge by themselves which kind of node helps");
-    cluster.pod("one", &[(key::NVIDIA_GPU, "1")]);
-    cluster.settle();
+    cluster.comes("one", &[(key::NVIDIA_GPU, "1")]);
     let verdict = explained(&mut cluster, "eight", "8");
     assert_eq!(cluster.reasons["eight"], "Unschedulable");
     assert_eq!(verdict.message, "0/1 nodes: 1 has fewer than 8 free GPUs; nearest: n with 7 of 8 (ml/one holds 1)");
@@ -485,8 +416,7 @@ fn of_a_pinned_pod_its_node_comes_first_and_its_selector_last() {
     pinned.spec.node_selector.insert("on".to_owned(), "n".to_owned());
     let silent = AgentStatus { registered: Vec::new(), ..status() };
     cluster.say("n", AgentStatus { ended: true, ..silent.clone() });
-    cluster.submit(pinned);
-    cluster.settle();
+    cluster.enters(pinned);
     let explained = |cluster: &TestScheduler| {
         cluster.scheduler.explain(&PodKey::new("ml", "pinned"), cluster.moment()).unwrap().verdict
     };
@@ -506,21 +436,18 @@ fn of_a_pinned_pod_its_node_comes_first_and_its_selector_last() {
 
 #[test]
 fn a_node_is_explained_by_what_is_free_or_by_what_keeps_pods_away() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 2);
+    let mut cluster = TestScheduler::on("n", 2);
     let message = |cluster: &TestScheduler| {
         let answer = cluster.scheduler.explain_node("n", cluster.moment()).unwrap();
         (answer.takes_devices, answer.message)
     };
     assert_eq!(message(&cluster), (true, "takes new pods with devices: 2 of 2 GPUs are free".to_owned()));
-    cluster.pod("a", &[(key::NVIDIA_GPU, "1")]);
-    cluster.settle();
+    cluster.comes("a", &[(key::NVIDIA_GPU, "1")]);
     let answer = cluster.scheduler.explain_node("n", cluster.moment()).unwrap();
     assert!(answer.lock.unwrap().starts_with("held by ml/a"));
     assert_eq!(answer.devices[0].held_by, ["ml/a"]);
     cluster.agent_releases("n");
-    cluster.pod("b", &[(key::NVIDIA_GPU, "1")]);
-    cluster.settle();
+    cluster.comes("b", &[(key::NVIDIA_GPU, "1")]);
     cluster.agent_releases("n");
     let full = "takes new pods with devices, and no whole GPU is free: 0 of 2 GPUs are free";
     assert_eq!(message(&cluster), (true, full.to_owned()));
@@ -573,10 +500,8 @@ fn of_a_node_that_is_not_ready_and_has_no_daemon_the_kubelet_comes_first() {
 
 #[test]
 fn a_served_pod_says_when_and_how_long_the_lock_stood_for_it() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 8);
-    cluster.pod("p", FOUR);
-    cluster.settle();
+    let mut cluster = TestScheduler::on("n", 8);
+    cluster.comes("p", FOUR);
     assert_eq!(cluster.explain(&PodKey::new("ml", "p")).unwrap().served_at, None);
     cluster.wait(3);
     cluster.agent_releases("n");
@@ -594,9 +519,7 @@ fn devices_are_to_be_brought_back_only_where_some_are_away() {
         let mut cluster = cluster();
         cluster.change_node("gpu-b", |facts| facts.unschedulable = true);
         if away {
-            let mut device = gpu_device("gpu-a", 2);
-            device.spec.devices[1].health = false;
-            cluster.event(WorldEvent::Devices(Box::new(device)));
+            cluster.device("gpu-a", 2, |device| device.spec.devices[1].health = false);
         }
         let (gpus, offered) = if away { ("2", "1") } else { ("4", "2") };
         cluster.change_node("gpu-a", |facts| {
@@ -604,8 +527,7 @@ fn devices_are_to_be_brought_back_only_where_some_are_away() {
             left.set(key::NVIDIA_GPU, offered.parse().unwrap());
             facts.allocatable = left.into();
         });
-        cluster.pod("train", &[(key::NVIDIA_GPU, gpus)]);
-        cluster.settle();
+        cluster.comes("train", &[(key::NVIDIA_GPU, gpus)]);
         let said = explain(&mut cluster, "train", false);
         assert!(said.contains("ask for less per pod") && said.contains("bring back") == away, "{said}");
     }
@@ -675,7 +597,7 @@ fn what_is_said_of_several_objects_is_what_is_then_decided() {
             }
             for _ in 0..40 {
                 cluster.settle();
-                cluster.locks.keys().cloned().collect::<Vec<_>>().iter().for_each(|node| cluster.agent_releases(node));
+                cluster.all_release();
             }
             let bound = pods.iter().filter(|facts| {
                 let world = cluster.world();
@@ -729,11 +651,9 @@ fn a_gang_of_the_file_is_one_and_is_gathered() {
 
 #[test]
 fn a_tyjob_of_the_file_evicts_no_pods() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 8);
+    let mut cluster = TestScheduler::on("n", 8);
     cluster.pod("low", FOUR);
-    cluster.pod("other", FOUR);
-    cluster.settle();
+    cluster.comes("other", FOUR);
     let said = |is_tyjob| {
         let facts = pod("rl-learner-0", FOUR, cluster.now);
         let pods = vec![Unadmitted { facts, class: None, priority: Some(9), never_preempts: None }];
@@ -748,10 +668,8 @@ fn a_tyjob_of_the_file_evicts_no_pods() {
 
 #[test]
 fn pods_of_one_name_are_several_and_one_that_exists_keeps_its_room() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 8);
-    cluster.pod("p", FOUR);
-    cluster.settle();
+    let mut cluster = TestScheduler::on("n", 8);
+    cluster.comes("p", FOUR);
     let facts = pod("p", FOUR, cluster.now);
     let one = || Unadmitted { facts: facts.clone(), class: None, priority: None, never_preempts: None };
     let object =

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use baton::contract::hint::LabelSelector;
 use baton::contract::{PodKey, PodUid, key};
 use baton::decide::core::rules::plugins::{DefaultSet, NodesWithoutAgent};
 use baton::decide::explain::PodState;
@@ -11,6 +10,7 @@ use baton::decide::scheduler::{BindVerdict, Config, RequestId};
 use baton::decide::world::{BudgetFacts, PodFacts, WorldEvent};
 
 use crate::harness::gangs::{self, TestGangs};
+use crate::harness::parts::{labels_of, with_label};
 use crate::harness::{TestScheduler, pod};
 
 const ONE: &[(&str, &str)] = &[(key::NVIDIA_GPU, "1")];
@@ -27,19 +27,16 @@ fn theirs(cluster: &TestScheduler, name: &str, limits: &[(&str, &str)], priority
     let mut facts = pod(name, limits, cluster.now);
     facts.handoff.scheduler_name = THEIRS.into();
     facts.spec.priority = priority;
-    facts.spec.labels = BTreeMap::from([("app".to_owned(), name.to_owned())]);
+    facts.spec.labels = labels_of("app", name);
     facts
 }
 
 fn bound(cluster: &mut TestScheduler, name: &str, limits: &[(&str, &str)], priority: i32) {
-    let mut facts = pod(name, limits, cluster.now);
-    facts.spec.priority = priority;
-    facts.spec.labels = BTreeMap::from([("app".to_owned(), name.to_owned())]);
-    cluster.submit(facts);
-    cluster.settle();
-    for node in cluster.locks.keys().cloned().collect::<Vec<_>>() {
-        cluster.agent_releases(&node);
-    }
+    cluster.comes_as(name, limits, |facts| {
+        facts.spec.priority = priority;
+        facts.spec.labels = labels_of("app", name);
+    });
+    cluster.all_release();
     cluster.settle();
     assert!(cluster.node_of(name).is_some(), "{name}");
 }
@@ -108,9 +105,7 @@ fn a_pod_of_kube_scheduler_is_explained_by_its_extender_calls_and_bind() {
 /// Members of one gang, bound to `node` one after the other.
 fn gang_on(cluster: &mut TestScheduler, node: &str, min: &str, names: &[&str]) {
     for name in names {
-        let mut member = pod(name, ONE, cluster.now);
-        member.spec.gang = gangs::declared("ml", &gangs::gang("g", min, &[]));
-        cluster.submit(member);
+        cluster.pod_as(name, ONE, |facts| facts.spec.gang = gangs::declared("ml", &gangs::gang("g", min, &[])));
     }
     for _ in names {
         cluster.settle();
@@ -155,9 +150,7 @@ fn a_gang_leaves_whole_or_keeps_what_it_cannot_spare() {
 /// A gang of two, with one member on each of two nodes.
 fn gangs_apart(cluster: &mut TestScheduler) {
     for name in ["a", "b"] {
-        let mut member = pod(name, ONE, cluster.now);
-        member.spec.gang = gangs::declared("ml", &gangs::gang("g", "2", &[]));
-        cluster.submit(member);
+        cluster.pod_as(name, ONE, |facts| facts.spec.gang = gangs::declared("ml", &gangs::gang("g", "2", &[])));
     }
     cluster.settle();
     assert_eq!(cluster.bound(), 2);
@@ -202,8 +195,8 @@ fn the_node_is_closed_while_the_victims_of_a_nominated_pod_are_leaving() {
 }
 
 fn guard(cluster: &mut TestScheduler, app: &str) {
-    let selector: LabelSelector = serde_json::from_str(&format!(r#"{{"matchLabels":{{"app":"{app}"}}}}"#)).unwrap();
-    cluster.event(WorldEvent::Budget(PodKey::new("ml", app), BudgetFacts { selector: Some(selector), allowed: 0 }));
+    let selector = Some(with_label("app", app));
+    cluster.event(WorldEvent::Budget(PodKey::new("ml", app), BudgetFacts { selector, allowed: 0 }));
 }
 
 fn room(cluster: &mut TestScheduler, facts: &PodFacts, proposed: &[&str]) -> Option<(Vec<String>, i64)> {
@@ -283,8 +276,7 @@ fn room_of_a_pod_that_kube_scheduler_nominated_is_closed_to_our_own_pods() {
 #[test]
 fn room_that_another_scheduler_makes_is_its_pods_also_where_it_does_not_ask_here() {
     const ALL: &[(&str, &str)] = &[("cpu", "64")];
-    let mut cluster = TestScheduler::new();
-    cluster.node("n1", 1);
+    let mut cluster = TestScheduler::on("n1", 1);
     bound(&mut cluster, "victim", ALL, 0);
     let mut agent = theirs(&cluster, "agent", ALL, 2_000_000_000);
     agent.spec.nominated = Some("n1".into());

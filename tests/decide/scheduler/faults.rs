@@ -105,13 +105,9 @@ fn a_gpu_that_fails_under_its_pod_takes_no_free_one_with_it() {
             facts.allocatable.set(key::NVIDIA_GPU, Quantity::units(3));
         });
         faulty.cluster.change_node("b", |facts| facts.unschedulable = true);
-        let mut two = pod("two", &[(key::NVIDIA_GPU, "2")], faulty.cluster.now);
-        two.spec.priority = priority;
-        faulty.cluster.submit(two);
-        faulty.cluster.settle();
+        faulty.cluster.comes_as("two", &[(key::NVIDIA_GPU, "2")], |facts| facts.spec.priority = priority);
         assert_eq!(faulty.cluster.node_of("two"), Some("a"), "{:?}", faulty.cluster.conditions);
-        faulty.cluster.pod("third", &[(key::NVIDIA_GPU, "1")]);
-        faulty.cluster.settle();
+        faulty.cluster.comes("third", &[(key::NVIDIA_GPU, "1")]);
         assert_eq!(faulty.cluster.node_of("third"), None, "the failed one is given to no pod");
         assert_eq!(faulty.cluster.evicted, Vec::<String>::new(), "it needs no victim");
     }
@@ -120,8 +116,7 @@ fn a_gpu_that_fails_under_its_pod_takes_no_free_one_with_it() {
 /// Its kubelet counts the GPUs of a node as before when a NIC has failed under a pod.
 #[test]
 fn a_nic_that_fails_under_its_pod_gives_no_gpu_away() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("a", 4);
+    let mut cluster = TestScheduler::on("a", 4);
     let mut device = gpu_device("a", 4);
     let mut nic = device.spec.devices[0].clone();
     (nic.kind, nic.id, nic.health) = (DeviceType::Rdma, DeviceId::parse("0000:10:00.0").unwrap(), false);
@@ -136,11 +131,9 @@ fn a_nic_that_fails_under_its_pod_gives_no_gpu_away() {
     cluster.change_node("a", |facts| {
         facts.allocatable.set(key::NVIDIA_GPU, Quantity::units(1));
     });
-    cluster.pod("two", &[(key::NVIDIA_GPU, "2")]);
-    cluster.settle();
+    cluster.comes("two", &[(key::NVIDIA_GPU, "2")]);
     assert_eq!(cluster.node_of("two"), None, "the kubelet offers one");
-    cluster.pod("one", &[(key::NVIDIA_GPU, "1")]);
-    cluster.settle();
+    cluster.comes("one", &[(key::NVIDIA_GPU, "1")]);
     assert_eq!(cluster.node_of("one"), Some("a"), "{:?}", cluster.conditions);
 }
 

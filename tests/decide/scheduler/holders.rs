@@ -43,8 +43,7 @@ pub(super) fn status() -> AgentStatus {
 
 /// A cluster with one node of four GPUs and a daemon of this version.
 fn four() -> TestScheduler {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 4);
+    let mut cluster = TestScheduler::on("n", 4);
     says(&mut cluster, &[]);
     cluster
 }
@@ -67,8 +66,7 @@ fn room(cluster: &mut TestScheduler) -> usize {
     }
     cluster.settle();
     while cluster.holder("n").is_some() {
-        cluster.agent_releases("n");
-        cluster.settle();
+        cluster.serves("n");
     }
     cluster.audit();
     cluster.bound() - before
@@ -117,8 +115,7 @@ fn a_pod_without_assignment_takes_a_node_out_where_no_daemon_says_what_it_holds(
     forged(&mut cluster, "pinned", ONE, &[]);
     assert_eq!(room(&mut cluster), 3, "its request counts, as it does for every scheduler");
     // A daemon that says nothing of it.
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 4);
+    let mut cluster = TestScheduler::on("n", 4);
     cluster.says_nothing("n");
     forged(&mut cluster, "pinned", ONE, &[]);
     assert_eq!(room(&mut cluster), 0);
@@ -154,8 +151,7 @@ fn a_node_with_too_many_exceptions_takes_no_device_pods() {
 #[test]
 fn a_pod_that_runs_unserved_stays_when_its_lock_is_taken_over() {
     let mut cluster = four();
-    cluster.pod("unserved", ONE);
-    cluster.settle();
+    cluster.comes("unserved", ONE);
     cluster.change_pod("unserved", |facts| facts.handoff.phase = Phase::Running);
     says(&mut cluster, &[("unserved", Entries::new())]);
     cluster.pod("next", ONE);
@@ -172,8 +168,7 @@ fn a_pod_that_runs_unserved_stays_when_its_lock_is_taken_over() {
 #[test]
 fn the_condition_of_a_pod_says_while_it_runs_without_its_devices() {
     let mut cluster = four();
-    cluster.pod("unserved", ONE);
-    cluster.settle();
+    cluster.comes("unserved", ONE);
     cluster.change_pod("unserved", |facts| facts.handoff.phase = Phase::Running);
     let key = PodKey::new("ml", "unserved");
     let unserved = |cluster: &TestScheduler| cluster.pods[&key].spec.unserved;
@@ -197,12 +192,10 @@ fn the_condition_of_a_pod_says_while_it_runs_without_its_devices() {
 #[test]
 fn a_served_holder_stays_where_its_daemon_cannot_remove_the_lock() {
     let mut cluster = four();
-    cluster.pod("served", ONE);
-    cluster.settle();
+    cluster.comes("served", ONE);
     let raw = cluster.locks["n"].clone();
     cluster.say("n", AgentStatus { unreleased: Some(raw.as_str().into()), ..status() });
-    cluster.pod("next", ONE);
-    cluster.settle();
+    cluster.comes("next", ONE);
     assert_eq!(cluster.holder("n"), Some("next"), "taken over at once");
     // The daemon's word is about another lock now.
     cluster.wait(295);

@@ -1,19 +1,17 @@
 //! The index against the scan: the same cluster, the same stream, the same effects; and fewer nodes judged.
 
-use baton::contract::hint::LabelSelector;
 use baton::contract::image::ImageName;
 use baton::contract::{Identity, key};
 use baton::decide::core::rules::plugins::DefaultSet;
 use baton::decide::lock::LockMode;
 use baton::decide::scheduler::{Config, NodeSearch};
-use baton::decide::world::spec::{
-    HostPort, NodeOperator, NodeRequirement, NodeTerm, PodTerm, Spread, Taint, TaintEffect, Toleration,
-};
+use baton::decide::world::spec::{HostPort, Spread, Taint, TaintEffect, Toleration};
 use baton::decide::world::{PodFacts, Rated, WorldEvent};
 use proptest::prelude::*;
 
 use super::scores::sets;
-use crate::harness::{TestScheduler, gpu_device, pod};
+use crate::harness::parts::{among, labels_of, near};
+use crate::harness::{TestScheduler, pod};
 
 const NAMES: [&str; 6] = [key::NVIDIA_GPU, key::GPU, key::GPU_CORE, key::GPU_MEMORY_RATIO, key::GPU_SHARED, "cpu"];
 const REQUESTS: [&[(&str, &str)]; 7] = [
@@ -78,23 +76,15 @@ fn node(cluster: &mut TestScheduler, name: &str) {
 
 /// Most pods have none of these; the last ones look at other pods and take the scan in both.
 fn with_trait(mut facts: PodFacts, which: usize) -> PodFacts {
-    let zone = |values: &[&str]| NodeTerm {
-        expressions: vec![NodeRequirement {
-            key: "zone".into(),
-            operator: NodeOperator::In,
-            values: values.iter().map(|value| (*value).to_owned()).collect(),
-        }],
-        fields: vec![],
-    };
-    let everyone = LabelSelector { match_labels: [("app".into(), "x".into())].into(), match_expressions: vec![] };
-    let near = PodTerm { selector: Some(everyone.clone()), topology_key: "zone".into(), ..PodTerm::default() };
+    let zone = |values: &[&str]| among("zone", values);
+    let near = near("x", "zone");
     let spec = &mut facts.spec;
     spec.rated = Rated::from(&spec.requests);
     spec.labels.insert("app".into(), if which.is_multiple_of(3) { "x" } else { "y" }.into());
     match which {
         0 => spec.node_preferred = vec![(10, zone(&["z0"])), (3, zone(&["z0", "z1"]))],
         1 => spec.node_required = Some(vec![zone(&["z1", "z2"])]),
-        2 => spec.node_selector = [("zone".to_owned(), "z2".to_owned())].into(),
+        2 => spec.node_selector = labels_of("zone", "z2"),
         3 => spec.tolerations = vec![Toleration { key: "soft".into(), ..Toleration::default() }],
         4 => spec.priority = 7,
         5 => spec.host_ports = vec![HostPort { ip: "0.0.0.0".into(), protocol: "TCP".into(), port: 80 }],
@@ -107,7 +97,7 @@ fn with_trait(mut facts: PodFacts, which: usize) -> PodFacts {
                 max_skew: 1,
                 topology_key: "zone".into(),
                 required: which == 8,
-                selector: Some(everyone),
+                selector: near.selector,
                 min_domains: 1,
                 honor_affinity: true,
                 honor_taints: false,
@@ -160,9 +150,7 @@ fn play_one(cluster: &mut TestScheduler, at: usize, step: &Step) {
         Step::Shrink(n) => cluster.change_node(&at_node(*n), |facts| facts.allocatable.milli_cpu /= 2),
         Step::Sicken(n, gpu) => {
             let name = at_node(*n);
-            let mut device = gpu_device(&name, 8);
-            device.spec.devices[*gpu].health = false;
-            cluster.event(WorldEvent::Devices(Box::new(device)));
+            cluster.device(&name, 8, |device| device.spec.devices[*gpu].health = false);
         }
         Step::NodeGone(n) => cluster.event(WorldEvent::NodeGone(at_node(*n).as_str().into())),
         Step::NodeBack(n) => node(cluster, &at_node(*n)),
@@ -225,8 +213,7 @@ fn both(nodes: usize, play: impl Fn(&mut TestScheduler)) -> (u64, u64) {
 fn a_repeated_shape_costs_the_nodes_that_changed_and_not_all_nodes() {
     let (indexed, scanning) = both(40, |cluster| {
         for at in 0..60 {
-            cluster.pod(&format!("p{at:02}"), REQUESTS[at % 3]);
-            cluster.settle();
+            cluster.comes(&format!("p{at:02}"), REQUESTS[at % 3]);
         }
     });
     println!("60 pods of 3 shapes on 40 nodes: {indexed} nodes judged with the index, {scanning} without");
@@ -240,8 +227,7 @@ fn shapes_beyond_the_limit_are_forgotten_and_learnt_again() {
     let (indexed, scanning) = both(3, |cluster| {
         for at in 0..600 {
             let milli = format!("{}m", 10 + at % 300);
-            cluster.pod(&format!("p{at:03}"), &[("cpu", &milli)]);
-            cluster.settle();
+            cluster.comes(&format!("p{at:03}"), &[("cpu", &milli)]);
         }
     });
     assert!(indexed >= scanning, "300 shapes in turn never meet a kept one: {indexed} and {scanning}");
@@ -250,17 +236,14 @@ fn shapes_beyond_the_limit_are_forgotten_and_learnt_again() {
 #[test]
 fn a_shape_that_was_not_asked_for_during_very_many_changes_is_learnt_again() {
     both(4, |cluster| {
-        cluster.pod("first", REQUESTS[2]);
-        cluster.settle();
+        cluster.comes("first", REQUESTS[2]);
         for at in 0..600 {
             let name = format!("p{at:03}");
-            cluster.pod(&name, REQUESTS[0]);
-            cluster.settle();
+            cluster.comes(&name, REQUESTS[0]);
             cluster.delete(&name);
         }
         cluster.change_node("n000", |facts| facts.unschedulable = true);
-        cluster.pod("last", REQUESTS[2]);
-        cluster.settle();
+        cluster.comes("last", REQUESTS[2]);
         assert!(cluster.node_of("last").is_some_and(|node| node != "n000"));
     });
 }

@@ -13,21 +13,18 @@ const FOUR: &[(&str, &str)] = &[(key::NVIDIA_GPU, "4")];
 
 /// A node of four GPUs; `a` runs on all of them, and `b` waits for all of them.
 fn full() -> TestScheduler {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 4);
+    let mut cluster = TestScheduler::on("n", 4);
     cluster.change_node("n", |node| node.boot_id = "1".into());
     says(&mut cluster, &[]);
     start(&mut cluster, "a");
-    cluster.pod("b", FOUR);
-    cluster.settle();
+    cluster.comes("b", FOUR);
     assert_eq!((cluster.node_of("a"), cluster.node_of("b")), (Some("n"), None));
     cluster
 }
 
 /// A pod comes, is bound to `n` and runs.
 fn start(cluster: &mut TestScheduler, name: &str) {
-    cluster.pod(name, FOUR);
-    cluster.settle();
+    cluster.comes(name, FOUR);
     cluster.agent_releases("n");
     runs(cluster, name, Phase::Running, true);
 }
@@ -45,8 +42,7 @@ fn runs(cluster: &mut TestScheduler, name: &str, phase: Phase, running: bool) {
 
 /// `kubectl delete --force --grace-period=0`.
 fn force(cluster: &mut TestScheduler, name: &str) {
-    cluster.delete(name);
-    cluster.settle();
+    cluster.goes(name);
 }
 
 /// The daemon says that the processes of `a` use all four GPUs.
@@ -162,8 +158,7 @@ fn a_successor_of_the_same_name_waits_too() {
     force(&mut cluster, "b");
     let mut again = pod("a", FOUR, cluster.now + Duration::from_secs(1));
     again.handoff.pod.uid = PodUid::new("uid-a-2");
-    cluster.submit(again);
-    cluster.settle();
+    cluster.enters(again);
     assert!(waits(&cluster, "a"), "the deletion was not seen, its predecessor's container runs");
     names_a(&mut cluster);
     says(&mut cluster, &[]);
@@ -193,27 +188,22 @@ fn a_pod_that_another_client_calls_failed_holds_its_devices_and_may_run_again() 
 
 #[test]
 fn a_pod_that_another_client_calls_failed_before_it_starts_may_run() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 4);
+    let mut cluster = TestScheduler::on("n", 4);
     says(&mut cluster, &[]);
-    cluster.pod("a", FOUR);
-    cluster.settle();
+    cluster.comes("a", FOUR);
     cluster.agent_releases("n");
     runs(&mut cluster, "a", Phase::Failed, false);
     runs(&mut cluster, "a", Phase::Running, true);
-    cluster.pod("b", FOUR);
-    cluster.settle();
+    cluster.comes("b", FOUR);
     assert!(waits(&cluster, "b"), "a uses the devices");
     assert!(matches!(cluster.world().pod_by_key(&PodKey::new("ml", "a")).unwrap().place, Place::Bound(_)));
 }
 
 #[test]
 fn a_pod_that_its_kubelet_has_refused_is_never_bound_again() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 4);
+    let mut cluster = TestScheduler::on("n", 4);
     says(&mut cluster, &[]);
-    cluster.pod("a", FOUR);
-    cluster.settle();
+    cluster.comes("a", FOUR);
     cluster.change_pod("a", |facts| (facts.handoff.phase, facts.spec.refused) = (Phase::Failed, true));
     cluster.settle();
     cluster.change_pod("a", |facts| (facts.handoff.phase, facts.spec.refused) = (Phase::Pending, false));
@@ -236,10 +226,9 @@ fn the_kubelets_word_that_a_failed_pod_has_stopped_is_final() {
 fn a_leaving_pod_counts_for_nothing_but_its_devices() {
     let mut cluster = full();
     force(&mut cluster, "a");
-    let mut cpu = pod("cpu", &[], cluster.now);
-    cpu.spec.requests = Resources::of([("cpu", "64".parse::<Quantity>().unwrap())]);
-    cluster.submit(cpu);
-    cluster.settle();
+    cluster.comes_as("cpu", &[], |facts| {
+        facts.spec.requests = Resources::of([("cpu", "64".parse::<Quantity>().unwrap())]);
+    });
     assert!(!waits(&cluster, "cpu"));
     let id = cluster.world().node_id("n").unwrap();
     let node = cluster.world().node(id).unwrap();
@@ -278,10 +267,7 @@ fn a_victim_has_left_when_its_devices_are_free() {
     force(&mut cluster, "b");
     cluster.node("m", 4);
     let ranked = |cluster: &mut TestScheduler, name: &str, priority: i32| {
-        let mut facts = pod(name, FOUR, cluster.now);
-        facts.spec.priority = priority;
-        cluster.submit(facts);
-        cluster.settle();
+        cluster.comes_as(name, FOUR, |facts| facts.spec.priority = priority);
     };
     ranked(&mut cluster, "d", 5);
     assert_eq!(cluster.node_of("d"), Some("m"));

@@ -18,8 +18,7 @@ const EIGHTH: &[(&str, &str)] = &[(key::GPU, "10")];
 
 #[test]
 fn sixteen_pods_on_one_node_go_one_after_the_other_first_come_first_served() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 8);
+    let mut cluster = TestScheduler::on("n", 8);
     for at in 0..16 {
         cluster.pod(&format!("p{at:02}"), EIGHTH);
     }
@@ -34,12 +33,9 @@ fn sixteen_pods_on_one_node_go_one_after_the_other_first_come_first_served() {
 
 #[test]
 fn how_long_each_pod_waited_for_the_lock_is_reported_once() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 8);
-    cluster.pod("first", ONE);
-    cluster.settle();
-    cluster.pod("second", ONE);
-    cluster.settle();
+    let mut cluster = TestScheduler::on("n", 8);
+    cluster.comes("first", ONE);
+    cluster.comes("second", ONE);
     cluster.wait(7);
     cluster.agent_releases("n");
     assert_eq!(cluster.holder("n"), Some("second"));
@@ -55,15 +51,10 @@ fn how_long_each_pod_waited_for_the_lock_is_reported_once() {
 
 #[test]
 fn a_higher_priority_goes_first_in_the_line() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 8);
-    cluster.pod("first", ONE);
-    cluster.settle();
+    let mut cluster = TestScheduler::on("n", 8);
+    cluster.comes("first", ONE);
     cluster.pod("low", ONE);
-    let mut high = pod("high", ONE, cluster.now);
-    high.spec.priority = 10;
-    cluster.submit(high);
-    cluster.settle();
+    cluster.comes_as("high", ONE, |facts| facts.spec.priority = 10);
     cluster.agent_releases("n");
     assert_eq!(cluster.holder("n"), Some("high"));
     cluster.agent_releases("n");
@@ -77,8 +68,7 @@ fn a_lost_answer_to_the_lock_is_found_to_be_success() {
         let mut cluster = TestScheduler::with(Config { lock_format, ..Config::default() }, DefaultSet::default());
         cluster.node("n", 8);
         cluster.lock_faults.push_back(Fault::LostAnswer);
-        cluster.pod("a", ONE);
-        cluster.settle();
+        cluster.comes("a", ONE);
         cluster.wait(1);
         assert_eq!((cluster.node_of("a"), cluster.binds), (Some("n"), 1), "{lock_format:?}");
     }
@@ -103,8 +93,7 @@ fn a_pod_in_the_line_of_a_node_that_takes_it_no_more_goes_elsewhere() {
             facts.spec.node_selector.insert("pool".to_owned(), "x".to_owned());
             let all = Toleration { operator: TolerationOperator::Exists, ..Toleration::default() };
             facts.spec.tolerations.extend(tolerates.then_some(all));
-            cluster.submit(facts);
-            cluster.settle();
+            cluster.enters(facts);
         };
         cluster.node("n", 8);
         cluster.change_node("n", pool);
@@ -118,29 +107,23 @@ fn a_pod_in_the_line_of_a_node_that_takes_it_no_more_goes_elsewhere() {
         cluster.change_node("n", change);
         cluster.settle();
         assert_eq!(cluster.node_of("second"), Some("other"), "{at}");
-        cluster.agent_releases("n");
-        cluster.settle();
+        cluster.serves("n");
         assert_eq!(cluster.node_of("tolerant"), (at < 3).then_some("n"), "{at}");
     }
 }
 
 #[test]
 fn a_lock_that_another_process_took_first_is_waited_for() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 8);
+    let mut cluster = TestScheduler::on("n", 8);
     cluster.hold = true;
-    cluster.pod("a", ONE);
-    cluster.settle();
-    let mut other = pod("other", ONE, cluster.now);
-    other.handoff.scheduler_name = "theirs".into();
-    cluster.submit(other);
+    cluster.comes("a", ONE);
+    cluster.pod_as("other", ONE, |facts| facts.handoff.scheduler_name = "theirs".into());
     let time = crate::harness::wall(cluster.now);
     cluster.locks.insert("n".into(), format!("{time:.9},ml,other,uid-other"));
     cluster.deliver();
     cluster.settle();
-    assert_eq!((cluster.stats().binds.contended, cluster.node_of("a"), cluster.lock_writes), (1, None, 1));
-    cluster.agent_releases("n");
-    cluster.settle();
+    assert_eq!((cluster.stats().contended, cluster.node_of("a"), cluster.lock_writes), (1, None, 1));
+    cluster.serves("n");
     assert_eq!((cluster.node_of("a"), cluster.lock_writes), (Some("n"), 2));
 }
 
@@ -151,8 +134,7 @@ fn a_write_that_is_refused_because_it_was_made_has_the_lock() {
         let mut cluster = TestScheduler::with(Config { lock_format, ..Config::default() }, DefaultSet::default());
         cluster.node("n", 8);
         cluster.hold = true;
-        cluster.pod("a", ONE);
-        cluster.settle();
+        cluster.comes("a", ONE);
         let Effect::Lock { ticket, new, .. } = cluster.held.remove(0) else { panic!("another request") };
         cluster.hold = false;
         cluster.locks.insert("n".into(), new.to_string());
@@ -167,12 +149,10 @@ fn a_write_that_is_refused_because_it_was_made_has_the_lock() {
 /// The write of a leader before this one, which arrives late.
 #[test]
 fn a_pod_in_the_queue_whose_lock_was_written_by_another_process_goes_first() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 8);
+    let mut cluster = TestScheduler::on("n", 8);
     cluster.hold = true;
     cluster.pod("first", ONE);
-    cluster.pod("second", ONE);
-    cluster.settle();
+    cluster.comes("second", ONE);
     let time = crate::harness::wall(cluster.now);
     cluster.locks.insert("n".into(), format!("{time:.9},ml,second,uid-second"));
     cluster.deliver();
@@ -180,18 +160,15 @@ fn a_pod_in_the_queue_whose_lock_was_written_by_another_process_goes_first() {
     assert_eq!((cluster.node_of("second"), cluster.node_of("first")), (Some("n"), None));
     let bound = &cluster.pods[&PodKey::new("ml", "second")].handoff.assignment.bind_timestamp;
     assert_eq!(bound.as_deref(), Some(time.as_nanosecond().to_string().as_str()));
-    cluster.agent_releases("n");
-    cluster.settle();
+    cluster.serves("n");
     assert_eq!(cluster.node_of("first"), Some("n"));
 }
 
 #[test]
 fn a_lost_answer_to_the_binding_is_found_to_be_success() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 8);
+    let mut cluster = TestScheduler::on("n", 8);
     cluster.bind_faults.push_back(Fault::LostAnswer);
-    cluster.pod("a", ONE);
-    cluster.settle();
+    cluster.comes("a", ONE);
     cluster.wait(1);
     assert_eq!((cluster.node_of("a"), cluster.holder("n"), cluster.bind_attempts()), (Some("n"), Some("a"), 0));
     assert_eq!(cluster.stats().binds.bound, 1);
@@ -199,24 +176,20 @@ fn a_lost_answer_to_the_binding_is_found_to_be_success() {
 
 #[test]
 fn errors_that_pass_keep_the_node_and_the_reservation() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 1);
+    let mut cluster = TestScheduler::on("n", 1);
     cluster.lock_faults.push_back(Fault::Fails);
     cluster.bind_faults.extend([Fault::Fails, Fault::Fails]);
     cluster.pod("a", ONE);
-    cluster.pod("b", ONE);
-    cluster.settle();
+    cluster.comes("b", ONE);
     cluster.wait(3);
     assert_eq!((cluster.node_of("a"), cluster.node_of("b")), (Some("n"), None));
 }
 
 #[test]
 fn the_lock_of_a_pod_that_is_bound_and_not_shown_yet_is_not_abandoned() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 8);
+    let mut cluster = TestScheduler::on("n", 8);
     cluster.hold = true;
-    cluster.pod("p", ONE);
-    cluster.settle();
+    cluster.comes("p", ONE);
     cluster.deliver_one(0);
     assert_eq!((cluster.holder("n"), cluster.node_of("p")), (Some("p"), None), "locked, and its leader ends");
     // A follower has known the lock for long when it begins to lead.
@@ -236,11 +209,9 @@ fn the_lock_of_a_pod_that_is_bound_and_not_shown_yet_is_not_abandoned() {
 /// As when the write of a lock is late, and another leader locks, binds and is done meanwhile.
 #[test]
 fn a_device_assigned_by_another_leader_while_the_lock_is_written_is_not_bound() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 1);
+    let mut cluster = TestScheduler::on("n", 1);
     cluster.hold = true;
-    cluster.pod("late", ONE);
-    cluster.settle();
+    cluster.comes("late", ONE);
     assert!(matches!(&*cluster.held, [Effect::Lock { .. }]), "{:?}", cluster.held);
     cluster.watchful = false; // two reservations of one device
     cluster.bound_by_another("theirs", "n", 0);
@@ -249,18 +220,15 @@ fn a_device_assigned_by_another_leader_while_the_lock_is_written_is_not_bound() 
     cluster.watchful = true;
     cluster.settle();
     assert_eq!((cluster.node_of("late"), cluster.binds, cluster.holder("n")), (None, 0, None));
-    cluster.finish("theirs");
-    cluster.settle();
+    cluster.ends("theirs");
     assert_eq!(cluster.node_of("late"), Some("n"));
 }
 
 #[test]
 fn a_binding_without_an_answer_keeps_its_lock_beside_another_leaders() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 1);
+    let mut cluster = TestScheduler::on("n", 1);
     cluster.bind_faults.push_back(Fault::Fails);
-    cluster.pod("late", ONE);
-    cluster.settle();
+    cluster.comes("late", ONE);
     assert_eq!((cluster.node_of("late"), cluster.holder("n")), (None, Some("late")), "its Binding is to be repeated");
     cluster.watchful = false; // two reservations of one device
     cluster.bound_by_another("theirs", "n", 0);
@@ -269,13 +237,10 @@ fn a_binding_without_an_answer_keeps_its_lock_beside_another_leaders() {
 
 #[test]
 fn a_pod_does_not_wait_for_a_lock_when_another_leader_has_bound_its_devices() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 2);
-    cluster.pod("holder", ONE);
-    cluster.settle();
+    let mut cluster = TestScheduler::on("n", 2);
+    cluster.comes("holder", ONE);
     assert_eq!(cluster.holder("n"), Some("holder"), "its daemon does not answer");
-    cluster.pod("waits", ONE);
-    cluster.settle();
+    cluster.comes("waits", ONE);
     cluster.node("m", 1);
     let other = 1 - cluster.devices_of("holder").of(&DeviceType::Gpu)[0].minor;
     cluster.bound_by_another("theirs", "n", other.into());
@@ -285,12 +250,10 @@ fn a_pod_does_not_wait_for_a_lock_when_another_leader_has_bound_its_devices() {
 
 #[test]
 fn a_read_that_fails_is_repeated_and_lock_and_room_stay() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 1);
+    let mut cluster = TestScheduler::on("n", 1);
     cluster.bind_faults.extend([Fault::LostAnswer, Fault::Refused]);
     cluster.lost_reads = 3;
-    cluster.pod("a", ONE);
-    cluster.settle();
+    cluster.comes("a", ONE);
     cluster.wait(1);
     assert_eq!((cluster.lost_reads, cluster.bind_attempts(), cluster.holder("n")), (2, 1, Some("a")));
     cluster.wait(1);
@@ -301,8 +264,7 @@ fn a_read_that_fails_is_repeated_and_lock_and_room_stay() {
 
 #[test]
 fn a_binding_that_is_refused_after_one_without_an_answer_may_have_been_made() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 8);
+    let mut cluster = TestScheduler::on("n", 8);
     cluster.bind_faults.extend([Fault::LostAnswer, Fault::Refused]);
     cluster.pod("p", ONE);
     cluster.wait(3);
@@ -321,11 +283,9 @@ fn a_binding_that_is_refused_after_one_without_an_answer_may_have_been_made() {
 
 #[test]
 fn a_resumed_bind_that_is_refused_may_have_been_made_by_the_leader_before() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 8);
+    let mut cluster = TestScheduler::on("n", 8);
     cluster.hold = true;
-    cluster.pod("p", ONE);
-    cluster.settle();
+    cluster.comes("p", ONE);
     cluster.deliver_one(0);
     cluster.settle();
     cluster.step_down();
@@ -341,17 +301,13 @@ fn a_resumed_bind_that_is_refused_may_have_been_made_by_the_leader_before() {
 #[test]
 fn a_resumed_bind_whose_device_fails_waits_for_the_binding_of_the_leader_before() {
     for arrives in [true, false] {
-        let mut cluster = TestScheduler::new();
-        cluster.node("n", 1);
+        let mut cluster = TestScheduler::on("n", 1);
         cluster.bind_faults.push_back(Fault::Late);
-        cluster.pod("p", ONE);
-        cluster.settle();
+        cluster.comes("p", ONE);
         cluster.step_down();
         cluster.hold = true;
         cluster.lead();
-        let mut device = gpu_device("n", 1);
-        device.spec.devices[0].health = false;
-        cluster.event(WorldEvent::Devices(Box::new(device)));
+        cluster.device("n", 1, |device| device.spec.devices[0].health = false);
         cluster.hold = false;
         cluster.deliver();
         cluster.wait(50);
@@ -368,11 +324,9 @@ fn a_resumed_bind_whose_device_fails_waits_for_the_binding_of_the_leader_before(
 
 #[test]
 fn a_final_failure_releases_the_lock_and_the_room_and_the_pod_is_tried_again() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 1);
+    let mut cluster = TestScheduler::on("n", 1);
     cluster.bind_faults.push_back(Fault::Refused);
-    cluster.pod("a", ONE);
-    cluster.settle();
+    cluster.comes("a", ONE);
     assert_eq!((cluster.holder("n"), cluster.node_of("a")), (None, None));
     assert!(cluster.notices.contains(&("a".into(), "FailedBinding")));
     cluster.wait(2);
@@ -381,11 +335,9 @@ fn a_final_failure_releases_the_lock_and_the_room_and_the_pod_is_tried_again() {
 
 #[test]
 fn a_bind_that_fails_for_a_minute_is_given_up_and_its_lock_released() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 1);
+    let mut cluster = TestScheduler::on("n", 1);
     cluster.bind_faults.extend(std::iter::repeat_n(Fault::Fails, 22));
-    cluster.pod("a", ONE);
-    cluster.settle();
+    cluster.comes("a", ONE);
     cluster.wait(59);
     assert_eq!(cluster.holder("n"), Some("a"));
     cluster.wait(90);
@@ -394,16 +346,11 @@ fn a_bind_that_fails_for_a_minute_is_given_up_and_its_lock_released() {
 
 #[test]
 fn time_in_the_line_of_a_node_is_no_time_of_trouble() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 8);
+    let mut cluster = TestScheduler::on("n", 8);
     cluster.lock_faults.push_back(Fault::Fails);
-    cluster.pod("a", ONE);
-    cluster.settle();
+    cluster.comes("a", ONE);
     // While it pauses, a more important one takes the lock, whose call comes late.
-    let mut high = pod("high", ONE, cluster.now);
-    high.spec.priority = 10;
-    cluster.submit(high);
-    cluster.settle();
+    cluster.comes_as("high", ONE, |facts| facts.spec.priority = 10);
     assert_eq!((cluster.holder("n"), cluster.node_of("a")), (Some("high"), None));
     cluster.wait(65);
     assert_eq!(cluster.holder("n"), Some("high"));
@@ -415,11 +362,9 @@ fn time_in_the_line_of_a_node_is_no_time_of_trouble() {
 
 #[test]
 fn a_pod_deleted_while_its_lock_is_written_leaves_no_lock() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 8);
+    let mut cluster = TestScheduler::on("n", 8);
     cluster.hold = true;
-    cluster.pod("a", ONE);
-    cluster.settle();
+    cluster.comes("a", ONE);
     cluster.delete("a");
     cluster.deliver();
     cluster.settle();
@@ -428,11 +373,9 @@ fn a_pod_deleted_while_its_lock_is_written_leaves_no_lock() {
 
 #[test]
 fn a_pod_deleted_between_lock_and_bind_leaves_no_lock() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 8);
+    let mut cluster = TestScheduler::on("n", 8);
     cluster.hold = true;
-    cluster.pod("a", ONE);
-    cluster.settle();
+    cluster.comes("a", ONE);
     // The lock is written, the Binding is on its way when the pod goes.
     let lock = cluster.held.pop().unwrap();
     cluster.hold = false;
@@ -446,24 +389,19 @@ fn a_pod_deleted_between_lock_and_bind_leaves_no_lock() {
 
 #[test]
 fn a_pod_deleted_between_bind_and_allocate_leaves_no_lock() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 8);
-    cluster.pod("a", ONE);
-    cluster.settle();
+    let mut cluster = TestScheduler::on("n", 8);
+    cluster.comes("a", ONE);
     assert_eq!((cluster.node_of("a"), cluster.holder("n")), (Some("n"), Some("a")));
-    cluster.delete("a");
-    cluster.settle();
+    cluster.goes("a");
     assert_eq!(cluster.holder("n"), None, "released at once");
 }
 
 #[test]
 fn a_pod_bound_by_another_scheduler_meanwhile_is_left_alone_and_our_lock_goes() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 8);
+    let mut cluster = TestScheduler::on("n", 8);
     cluster.node("m", 8);
     cluster.hold = true;
-    cluster.pod("a", ONE);
-    cluster.settle();
+    cluster.comes("a", ONE);
     cluster.pods.get_mut(&PodKey::new("ml", "a")).unwrap().handoff.node = Some("m".into());
     cluster.deliver();
     cluster.settle();
@@ -473,11 +411,9 @@ fn a_pod_bound_by_another_scheduler_meanwhile_is_left_alone_and_our_lock_goes() 
 
 #[test]
 fn a_recreated_pod_is_not_bound_in_place_of_the_old_one() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 8);
+    let mut cluster = TestScheduler::on("n", 8);
     cluster.hold = true;
-    cluster.pod("a", ONE);
-    cluster.settle();
+    cluster.comes("a", ONE);
     let mut again = pod("a", ONE, cluster.now);
     again.handoff.pod = PodRef::new("ml", "a", "uid-new");
     cluster.pods.insert(PodKey::new("ml", "a"), again);
@@ -491,11 +427,9 @@ fn a_recreated_pod_is_not_bound_in_place_of_the_old_one() {
 
 #[test]
 fn waiting_pods_are_chosen_anew_when_the_agent_goes_stale() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 8);
+    let mut cluster = TestScheduler::on("n", 8);
     cluster.pod("first", ONE);
-    cluster.pod("second", ONE);
-    cluster.settle();
+    cluster.comes("second", ONE);
     assert_eq!(cluster.bind_attempts(), 1);
     cluster.now += std::time::Duration::from_secs(90);
     cluster.settle();
@@ -505,22 +439,17 @@ fn waiting_pods_are_chosen_anew_when_the_agent_goes_stale() {
 
 #[test]
 fn what_another_scheduler_bound_is_read_before_its_devices_are_given_again() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 1);
-    let mut theirs = pod("theirs", ONE, cluster.now);
-    theirs.handoff.scheduler_name = "other".into();
-    cluster.submit(theirs);
+    let mut cluster = TestScheduler::on("n", 1);
+    cluster.pod_as("theirs", ONE, |facts| facts.handoff.scheduler_name = "other".into());
     let time = crate::harness::wall(cluster.now);
     cluster.set_lock("n", &format!("{time:.9},ml,theirs,uid-theirs"));
-    cluster.pod("ours", ONE);
-    cluster.settle();
+    cluster.comes("ours", ONE);
     // They bind GPU 0 and the agent releases; our node watch is ahead of our pod watch.
     let facts = cluster.pods.get_mut(&PodKey::new("ml", "theirs")).unwrap();
     facts.handoff.node = Some("n".into());
     facts.handoff.assignment.device_allocated =
         Some(r#"{"gpu":[{"minor":0,"id":"GPU-n-0","resources":{"koordinator.sh/gpu-core":"100"}}]}"#.into());
-    cluster.agent_releases("n");
-    cluster.settle();
+    cluster.serves("n");
     assert_eq!((cluster.node_of("ours"), cluster.binds, cluster.holder("n")), (None, 0, None));
     assert_eq!(cluster.conditions["ours"], "0/1 nodes: 1 has no free GPU");
 }
@@ -531,10 +460,8 @@ fn waits(cluster: &TestScheduler, name: &str) -> Option<(&'static str, String)> 
 
 #[test]
 fn who_waits_for_a_lock_that_stands_is_told_whose_it_is_since_when_and_what_ends_it() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 8);
-    cluster.pod("first", ONE);
-    cluster.settle();
+    let mut cluster = TestScheduler::on("n", 8);
+    cluster.comes("first", ONE);
     cluster.pod("second", ONE);
     cluster.wait(4);
     assert_eq!(waits(&cluster, "second"), None, "most locks go within moments");
@@ -547,8 +474,7 @@ fn who_waits_for_a_lock_that_stands_is_told_whose_it_is_since_when_and_what_ends
     let events =
         |cluster: &TestScheduler| cluster.notices.iter().filter(|(_, reason)| *reason == "WaitingForNodeLock").count();
     assert_eq!(events(&cluster), 1);
-    cluster.agent_releases("n");
-    cluster.settle();
+    cluster.serves("n");
     assert_eq!((cluster.node_of("second"), cluster.condition_writes), (Some("n"), 1));
     let stamp = |name: &str| cluster.pods[&PodKey::new("ml", name)].handoff.assignment.bind_timestamp.clone();
     assert_ne!(stamp("first"), stamp("second"), "each is bound under the time of its own lock");
@@ -558,10 +484,8 @@ fn who_waits_for_a_lock_that_stands_is_told_whose_it_is_since_when_and_what_ends
 
 #[test]
 fn what_keeps_a_bound_pod_from_its_devices_is_an_event_for_each_sentence() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 8);
-    cluster.pod("first", ONE);
-    cluster.settle();
+    let mut cluster = TestScheduler::on("n", 8);
+    cluster.comes("first", ONE);
     let events = |cluster: &TestScheduler| {
         cluster.notices.iter().filter(|notice| **notice == ("first".to_owned(), "NotServed")).count()
     };
@@ -581,8 +505,7 @@ fn what_keeps_a_bound_pod_from_its_devices_is_an_event_for_each_sentence() {
     assert_eq!((events(&cluster), late(&cluster)), (2, 1), "it is served");
     assert!(says(&cluster).starts_with("takes new pods with devices: "), "{}", says(&cluster));
     assert_eq!(free(&cluster), 7);
-    cluster.pod("second", ONE);
-    cluster.settle();
+    cluster.comes("second", ONE);
     cluster.agent_releases("n");
     cluster.wait(600);
     assert_eq!(cluster.notices.iter().filter(|(_, reason)| *reason == "ServedLate").count(), 1, "in time is no news");
@@ -590,8 +513,7 @@ fn what_keeps_a_bound_pod_from_its_devices_is_an_event_for_each_sentence() {
 
 #[test]
 fn a_node_whose_lock_has_a_time_in_the_future_does_not_look_open() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 8);
+    let mut cluster = TestScheduler::on("n", 8);
     cluster.set_lock("n", "2026-11-21T03:16:40Z");
     cluster.settle();
     let node = cluster.scheduler.explain_node("n", cluster.moment()).unwrap();
@@ -607,8 +529,7 @@ fn a_lock_without_a_readable_holder_is_shown_with_the_time_of_its_takeover() {
         // Half a minute more than the expiry by its own words, which is sooner than five minutes from now on.
         ("2026-11-21T02:16:00Z", "02:21:30"),
     ] {
-        let mut cluster = TestScheduler::new();
-        cluster.node("n", 8);
+        let mut cluster = TestScheduler::on("n", 8);
         cluster.set_lock("n", lock);
         cluster.pod("a", ONE);
         cluster.wait(6);
@@ -628,22 +549,19 @@ fn a_lock_without_a_readable_holder_is_shown_with_the_time_of_its_takeover() {
 
 #[test]
 fn a_line_that_moves_writes_nothing_for_half_a_minute_and_then_once_for_each() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 8);
+    let mut cluster = TestScheduler::on("n", 8);
     for at in 0..64 {
         cluster.pod(&format!("p{at:02}"), EIGHTH);
     }
     cluster.settle();
     for _ in 0..29 {
         cluster.wait(1);
-        cluster.agent_releases("n");
-        cluster.settle();
+        cluster.serves("n");
     }
     assert_eq!((cluster.bound(), cluster.condition_writes), (30, 0));
     for _ in 0..20 {
         cluster.wait(1);
-        cluster.agent_releases("n");
-        cluster.settle();
+        cluster.serves("n");
     }
     let (reason, text) = waits(&cluster, "p60").unwrap();
     assert_eq!(reason, "WaitingForNodeLock");
@@ -657,8 +575,7 @@ fn a_wait_past_the_expiry_names_the_missing_agent_and_a_requeued_pod_says_why() 
     let config = Config { lock_policy: settles_late, ..Config::default() };
     let mut cluster = TestScheduler::with(config, DefaultSet::default());
     cluster.node("n", 8);
-    cluster.pod("first", ONE);
-    cluster.settle();
+    cluster.comes("first", ONE);
     cluster.pod("second", ONE);
     cluster.wait(10);
     assert!(cluster.conditions["second"].ends_with("it is taken over"), "{}", cluster.conditions["second"]);
@@ -672,10 +589,8 @@ fn a_wait_past_the_expiry_names_the_missing_agent_and_a_requeued_pod_says_why() 
 
 #[test]
 fn a_lost_word_of_waiting_is_said_again_and_never_after_the_bind() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 8);
-    cluster.pod("first", ONE);
-    cluster.settle();
+    let mut cluster = TestScheduler::on("n", 8);
+    cluster.comes("first", ONE);
     cluster.pod("second", ONE);
     cluster.lost_conditions = 1;
     cluster.wait(6);
@@ -685,10 +600,8 @@ fn a_lost_word_of_waiting_is_said_again_and_never_after_the_bind() {
     cluster.lost_conditions = 1;
     cluster.wait(10);
     cluster.lost_conditions = 1;
-    cluster.agent_releases("n");
-    cluster.settle();
-    cluster.agent_releases("n");
-    cluster.settle();
+    cluster.serves("n");
+    cluster.serves("n");
     let reported = cluster.condition_writes;
     assert_eq!((cluster.node_of("second"), cluster.node_of("third")), (Some("n"), Some("n")));
     cluster.wait(120);
@@ -711,8 +624,7 @@ fn an_assignment_is_never_larger_than_what_is_read_of_it() {
     let two = [(key::GPU_CORE, "2"), (key::GPU_MEMORY_RATIO, "2"), (key::RDMA, "1")];
     for (limits, containers) in [(&two[..], 128), (&two[..], 160), (&two[..2], 256), (&two[2..], 256), (&two[..], 257)]
     {
-        let mut cluster = TestScheduler::new();
-        cluster.node("n", 8);
+        let mut cluster = TestScheduler::on("n", 8);
         let mut device = gpu_device("n", 8);
         for at in 0..8 {
             let mut nic = device.spec.devices[at].clone();
@@ -722,8 +634,7 @@ fn an_assignment_is_never_larger_than_what_is_read_of_it() {
             device.spec.devices.push(nic);
         }
         cluster.event(WorldEvent::Devices(Box::new(device)));
-        cluster.submit(wide("wide", containers, limits));
-        cluster.settle();
+        cluster.enters(wide("wide", containers, limits));
         let assignment = &cluster.pods.values().next().unwrap().handoff.assignment;
         let sizes = [&assignment.device_allocated, &assignment.container_devices];
         let sizes = sizes.map(|text| text.as_ref().map_or(0, |text| text.len()));
@@ -741,12 +652,9 @@ fn an_assignment_is_never_larger_than_what_is_read_of_it() {
 /// A Binding is not checked against the limit of all annotations, but every later write of the pod's status is.
 #[test]
 fn a_pod_whose_annotations_leave_no_room_for_an_assignment_is_not_bound() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 8);
+    let mut cluster = TestScheduler::on("n", 8);
     for (name, bytes) in [("full", 261_500), ("large", 200_000)] {
-        let mut facts = pod(name, ONE, cluster.now);
-        facts.spec.annotation_bytes = bytes;
-        cluster.submit(facts);
+        cluster.pod_as(name, ONE, |facts| facts.spec.annotation_bytes = bytes);
     }
     cluster.settle();
     assert_eq!((cluster.node_of("full"), cluster.node_of("large")), (None, Some("n")));
@@ -774,8 +682,7 @@ fn an_hour_of_refused_writes_costs_few_of_them_and_no_pod() {
         let since = cluster.now;
         while cluster.bound() < 32 {
             cluster.wait(1);
-            let locked: Vec<String> = cluster.locks.keys().cloned().collect();
-            locked.iter().for_each(|node| cluster.agent_releases(node));
+            cluster.all_release();
             assert!(cluster.now < since + Duration::from_secs(120), "{} of 32 are bound", cluster.bound());
         }
         cluster.audit();
@@ -787,8 +694,7 @@ fn a_lock_without_a_name_is_that_of_the_pod_which_was_bound_at_its_time() {
     let config = Config { lock_format: LockFormat::Timestamp, ..Config::default() };
     let mut cluster = TestScheduler::with(config, DefaultSet::default());
     cluster.node("n", 4);
-    cluster.pod("holds", ONE);
-    cluster.settle();
+    cluster.comes("holds", ONE);
     cluster.pod("next", ONE);
     cluster.wait(20);
     let node = cluster.scheduler.explain_node("n", cluster.moment()).unwrap();

@@ -20,7 +20,7 @@ fn asks(name: &str, gpus: u32, now: std::time::Duration) -> PodFacts {
 fn settle(cluster: &mut TestScheduler) {
     for _ in 0..3 {
         cluster.settle();
-        cluster.locks.keys().cloned().collect::<Vec<_>>().iter().for_each(|node| cluster.agent_releases(node));
+        cluster.all_release();
     }
 }
 
@@ -108,8 +108,7 @@ fn one_move_is_named_just_where_the_scheduler_would_start_both_pods() {
 
 #[test]
 fn a_move_that_a_budget_forbids_is_named_with_it_and_for_gangs_too() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("a", 4);
+    let mut cluster = TestScheduler::on("a", 4);
     cluster.pod("x", &[(key::NVIDIA_GPU, "1")]);
     settle(&mut cluster);
     cluster.node("c", 1);

@@ -97,11 +97,10 @@ impl Cluster {
     fn settle(&mut self) {
         for _ in 0..1000 {
             self.jobs.cluster.settle();
-            let locked: Vec<String> = self.jobs.cluster.locks.keys().cloned().collect();
-            if locked.is_empty() {
+            if self.jobs.cluster.locks.is_empty() {
                 break;
             }
-            locked.iter().for_each(|node| self.jobs.cluster.agent_releases(node));
+            self.jobs.cluster.all_release();
         }
     }
 
@@ -290,14 +289,12 @@ fn a_pod_for_which_a_node_is_kept_is_tried_although_one_of_its_template_is_older
         (0..GPUS).for_each(|n| cluster.pod(&format!("{node}-{n}"), &[(key::NVIDIA_GPU, "1")]));
         cluster.settle();
         while let Some(node) = cluster.locks.keys().next().cloned() {
-            cluster.agent_releases(&node);
-            cluster.settle();
+            cluster.serves(&node);
         }
     }
     for name in ["older", "younger"] {
         cluster.now += Duration::from_secs(1);
-        cluster.pod(name, &[(key::NVIDIA_GPU, &gpus(GPUS))]);
-        cluster.settle();
+        cluster.comes(name, &[(key::NVIDIA_GPU, &gpus(GPUS))]);
     }
     let kept_for = |cluster: &TestScheduler| {
         let item = cluster.scheduler.earmarks().all().first().map(|earmark| earmark.item().clone());

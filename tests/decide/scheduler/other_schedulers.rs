@@ -27,8 +27,7 @@ const ONE: &[(&str, &str)] = &[(key::NVIDIA_GPU, "1")];
 
 #[test]
 fn a_controller_is_told_once_after_half_a_minute() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 8);
+    let mut cluster = TestScheduler::on("n", 8);
     let of_job = |facts: &mut PodFacts| facts.spec.controller = Some("job".into());
     other(&mut cluster, "j-0", ONE, of_job);
     other(&mut cluster, "j-1", ONE, of_job);

@@ -16,10 +16,8 @@ const ONE: &[(&str, &str)] = &[(key::NVIDIA_GPU, "1")];
 
 #[test]
 fn a_pod_is_bound_with_its_devices_and_all_keys_in_one_binding_after_the_lock() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 8);
-    cluster.pod("a", &[(key::NVIDIA_GPU, "2")]);
-    cluster.settle();
+    let mut cluster = TestScheduler::on("n", 8);
+    cluster.comes("a", &[(key::NVIDIA_GPU, "2")]);
     assert_eq!(cluster.node_of("a"), Some("n"));
     assert_eq!((cluster.lock_writes, cluster.binds), (1, 1));
     assert_eq!(cluster.holder("n"), Some("a"));
@@ -31,8 +29,7 @@ fn a_pod_is_bound_with_its_devices_and_all_keys_in_one_binding_after_the_lock() 
 
 #[test]
 fn while_its_effects_wait_the_engine_lets_time_pass_and_decides_nothing() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 8);
+    let mut cluster = TestScheduler::on("n", 8);
     cluster.pod("a", ONE);
     let effects = cluster.scheduler.pass(cluster.moment());
     assert!(effects.is_empty() && cluster.bind_attempts() == 0, "{effects:?}");
@@ -44,10 +41,8 @@ fn while_its_effects_wait_the_engine_lets_time_pass_and_decides_nothing() {
 
 #[test]
 fn a_pod_without_devices_is_bound_without_a_lock() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 8);
-    cluster.pod("a", &[("cpu", "1")]);
-    cluster.settle();
+    let mut cluster = TestScheduler::on("n", 8);
+    cluster.comes("a", &[("cpu", "1")]);
     assert_eq!((cluster.node_of("a"), cluster.lock_writes, cluster.binds), (Some("n"), 0, 1));
 }
 
@@ -58,8 +53,7 @@ fn with_auto_the_lock_is_left_out_where_the_agent_identifies_exactly() {
         let mut cluster = TestScheduler::with(config.clone(), DefaultSet::default());
         cluster.node("n", 8);
         cluster.beat("n", identity, &[key::NVIDIA_GPU]);
-        cluster.pod("a", ONE);
-        cluster.settle();
+        cluster.comes("a", ONE);
         assert_eq!((cluster.node_of("a"), cluster.lock_writes), (Some("n"), writes));
     }
 }
@@ -88,24 +82,21 @@ fn with_auto_a_lock_is_written_where_the_agent_needs_one_for_that_scheduler() {
                 pod_metrics: false,
             },
         );
-        cluster.pod("a", ONE);
-        cluster.settle();
+        cluster.comes("a", ONE);
         assert_eq!((cluster.node_of("a"), cluster.lock_writes), (Some("n"), writes));
     }
 }
 
 #[test]
 fn gpus_that_the_kubelet_offers_no_more_are_told_as_their_agents_trouble() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 8);
+    let mut cluster = TestScheduler::on("n", 8);
     cluster.node("without", 0);
     cluster.change_node("n", |facts| {
         let mut left = (*facts.allocatable).clone();
         left.set(key::NVIDIA_GPU, "0".parse().unwrap());
         facts.allocatable = left.into();
     });
-    cluster.pod("a", ONE);
-    cluster.settle();
+    cluster.comes("a", ONE);
     let few = "1 has no free GPU";
     assert_eq!(
         cluster.conditions["a"],
@@ -113,8 +104,7 @@ fn gpus_that_the_kubelet_offers_no_more_are_told_as_their_agents_trouble() {
     );
     cluster.now += Duration::from_secs(120);
     cluster.settle();
-    cluster.pod("b", ONE);
-    cluster.settle();
+    cluster.comes("b", ONE);
     assert_eq!(cluster.conditions["b"], cluster.conditions["a"], "however long it is gone");
     cluster.node("n", 8);
     cluster.settle();
@@ -123,16 +113,14 @@ fn gpus_that_the_kubelet_offers_no_more_are_told_as_their_agents_trouble() {
 
 #[test]
 fn the_condition_counts_nodes_by_reason() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("a", 2);
+    let mut cluster = TestScheduler::on("a", 2);
     cluster.node("b", 2);
     cluster.node("tainted", 8);
     cluster.plain_node("agentless", 8);
     cluster.change_node("tainted", |facts| {
         facts.taints.push(Taint { key: "gpu".into(), value: "reserved".into(), effect: TaintEffect::NoSchedule });
     });
-    cluster.pod("big", &[(key::NVIDIA_GPU, "4")]);
-    cluster.settle();
+    cluster.comes("big", &[(key::NVIDIA_GPU, "4")]);
     assert_eq!(
         cluster.conditions["big"],
         "0/4 nodes: 2 have fewer than 4 GPUs in service, 1 has no live node daemon, 1 taint gpu=reserved"
@@ -145,30 +133,24 @@ fn the_condition_counts_nodes_by_reason() {
 
 #[test]
 fn a_parked_pod_wakes_when_devices_are_freed() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 2);
-    cluster.pod("first", &[(key::NVIDIA_GPU, "2")]);
-    cluster.settle();
+    let mut cluster = TestScheduler::on("n", 2);
+    cluster.comes("first", &[(key::NVIDIA_GPU, "2")]);
     cluster.agent_releases("n");
-    cluster.pod("second", ONE);
-    cluster.settle();
+    cluster.comes("second", ONE);
     assert_eq!(cluster.node_of("second"), None);
     let attempts = cluster.stats().attempts;
     cluster.change_node("n", |facts| facts.allocatable.milli_cpu += 1);
     cluster.settle();
     assert!(cluster.stats().attempts <= attempts + 1);
-    cluster.finish("first");
-    cluster.settle();
+    cluster.ends("first");
     assert_eq!(cluster.node_of("second"), Some("n"));
 }
 
 #[test]
 fn a_stale_agent_takes_no_device_pods_until_it_is_back() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 8);
+    let mut cluster = TestScheduler::on("n", 8);
     cluster.now += Duration::from_secs(90);
-    cluster.pod("a", ONE);
-    cluster.settle();
+    cluster.comes("a", ONE);
     assert_eq!(cluster.conditions["a"], "0/1 nodes: 1 has no live node daemon");
     let said: Vec<_> = cluster.messages.iter().filter(|(of, ..)| of == "n").collect();
     let words = "the node daemon of n has not been heard for over a minute, so no new pod gets devices there; look: ";
@@ -180,18 +162,15 @@ fn a_stale_agent_takes_no_device_pods_until_it_is_back() {
 
 #[test]
 fn a_name_that_the_agent_does_not_serve_or_the_kubelet_has_zeroed_is_named() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 8);
+    let mut cluster = TestScheduler::on("n", 8);
     cluster.beat("n", Identity::Lock, &[key::NVIDIA_GPU]);
-    cluster.pod("a", &[(key::GPU_MEMORY_RATIO, "50")]);
-    cluster.settle();
+    cluster.comes("a", &[(key::GPU_MEMORY_RATIO, "50")]);
     assert_eq!(
         cluster.conditions["a"],
         "0/1 nodes: 1 has a node daemon that does not serve koordinator.sh/gpu-memory-ratio"
     );
     cluster.change_node("n", |facts| facts.allocatable.set(key::NVIDIA_GPU, baton::contract::Quantity::units(0)));
-    cluster.pod("b", ONE);
-    cluster.settle();
+    cluster.comes("b", ONE);
     assert_eq!(
         cluster.conditions["b"],
         "0/1 nodes: 1 has a node daemon that is gone: the kubelet offers no nvidia.com/gpu"
@@ -204,17 +183,14 @@ fn plain_nodes_are_judged_by_allocatable_alone() {
     let mut cluster = TestScheduler::with(Config::default(), set);
     cluster.plain_node("n", 1);
     cluster.pod("a", ONE);
-    cluster.pod("b", ONE);
-    cluster.settle();
+    cluster.comes("b", ONE);
     assert_eq!((cluster.bound(), cluster.lock_writes), (1, 0), "no agent, no call, no lock");
 }
 
 #[test]
 fn an_invalid_request_says_which_rule_it_breaks_and_waits_for_no_event() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 8);
-    cluster.pod("a", &[(key::GPU_CORE, "50")]);
-    cluster.settle();
+    let mut cluster = TestScheduler::on("n", 8);
+    cluster.comes("a", &[(key::GPU_CORE, "50")]);
     assert!(cluster.conditions["a"].contains("gpu-core alone"), "{}", cluster.conditions["a"]);
     let attempts = cluster.stats().attempts;
     cluster.wait(20);
@@ -223,12 +199,10 @@ fn an_invalid_request_says_which_rule_it_breaks_and_waits_for_no_event() {
 
 #[test]
 fn a_gated_pod_goes_when_its_gates_are_gone() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 8);
-    let mut gated = pod("a", ONE, cluster.now);
-    gated.spec.gates.push("quota".into());
-    cluster.submit(gated);
-    cluster.settle();
+    let mut cluster = TestScheduler::on("n", 8);
+    cluster.comes_as("a", ONE, |facts| {
+        facts.spec.gates.push("quota".into());
+    });
     assert_eq!(cluster.node_of("a"), None);
     cluster.change_pod("a", |facts| facts.spec.gates.clear());
     cluster.settle();
@@ -237,15 +211,13 @@ fn a_gated_pod_goes_when_its_gates_are_gone() {
 
 #[test]
 fn a_bound_pod_without_an_assignment_blocks_its_type_until_the_node_reports() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 2);
+    let mut cluster = TestScheduler::on("n", 2);
     cluster.says_nothing("n");
-    let mut foreign = pod("foreign", ONE, cluster.now);
-    foreign.handoff.scheduler_name = "default-scheduler".into();
-    foreign.handoff.node = Some("n".into());
-    cluster.submit(foreign);
-    cluster.pod("a", ONE);
-    cluster.settle();
+    cluster.pod_as("foreign", ONE, |facts| {
+        facts.handoff.scheduler_name = "default-scheduler".into();
+        facts.handoff.node = Some("n".into());
+    });
+    cluster.comes("a", ONE);
     assert_eq!(cluster.conditions["a"], "0/1 nodes: 1 which gpu devices another pod holds or waits for is not known");
     let node = cluster.scheduler.explain_node("n", cluster.moment()).unwrap();
     let says = "takes no new pods with devices: GPUs: which gpu devices another pod holds or waits for is not known";
@@ -265,13 +237,9 @@ fn a_bound_pod_without_an_assignment_blocks_its_type_until_the_node_reports() {
 
 #[test]
 fn an_unhealthy_device_is_never_chosen() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 2);
-    let mut device = gpu_device("n", 2);
-    device.spec.devices[0].health = false;
-    cluster.event(WorldEvent::Devices(Box::new(device)));
-    cluster.pod("a", ONE);
-    cluster.settle();
+    let mut cluster = TestScheduler::on("n", 2);
+    cluster.device("n", 2, |device| device.spec.devices[0].health = false);
+    cluster.comes("a", ONE);
     assert_eq!(cluster.devices_of("a").of(&DeviceType::Gpu)[0].minor, 1);
 }
 
@@ -281,13 +249,11 @@ fn gpus_are_packed_onto_the_node_that_is_fullest() {
     for name in ["a", "b", "c"] {
         cluster.node(name, 8);
     }
-    cluster.pod("first", &[(key::NVIDIA_GPU, "4")]);
-    cluster.settle();
+    cluster.comes("first", &[(key::NVIDIA_GPU, "4")]);
     let home = cluster.node_of("first").unwrap().to_owned();
     cluster.agent_releases(&home);
     cluster.pod("second", &[(key::NVIDIA_GPU, "2")]);
-    cluster.pod("whole", &[(key::NVIDIA_GPU, "8")]);
-    cluster.settle();
+    cluster.comes("whole", &[(key::NVIDIA_GPU, "8")]);
     assert_eq!(cluster.node_of("second"), Some(home.as_str()));
     assert_ne!(cluster.node_of("whole"), Some(home.as_str()));
 }
@@ -296,39 +262,26 @@ fn gpus_are_packed_onto_the_node_that_is_fullest() {
 fn exclusivity_is_what_the_pod_asked_for_when_it_was_placed() {
     let share: &[(&str, &str)] = &[(key::GPU, "30")];
     let alone = Some(r#"{"gpu":{"exclusivePolicy":"DeviceLevel"}}"#.into());
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 1);
-    let mut first = pod("first", share, cluster.now);
-    first.spec.wishes.hint = alone.clone();
-    cluster.submit(first);
-    cluster.settle();
-    cluster.agent_releases("n");
-    cluster.settle();
+    let mut cluster = TestScheduler::on("n", 1);
+    cluster.comes_as("first", share, |facts| facts.spec.wishes.hint = alone.clone());
+    cluster.serves("n");
     // A user who may edit the pod neither opens what was promised to it …
     cluster.change_pod("first", |facts| facts.spec.wishes.hint = None);
-    cluster.pod("second", share);
-    cluster.settle();
+    cluster.comes("second", share);
     assert_eq!((cluster.node_of("first"), cluster.node_of("second")), (Some("n"), None));
-    cluster.delete("first");
-    cluster.settle();
+    cluster.goes("first");
     assert_eq!(cluster.node_of("second"), Some("n"));
-    cluster.agent_releases("n");
-    cluster.settle();
+    cluster.serves("n");
     // … nor closes what it shares.
     cluster.change_pod("second", |facts| facts.spec.wishes.hint = alone);
-    cluster.pod("third", share);
-    cluster.settle();
+    cluster.comes("third", share);
     assert_eq!(cluster.node_of("third"), Some("n"));
 }
 
 #[test]
 fn a_gated_pod_is_left_in_peace_and_told_of_where_somebody_asks() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 1);
-    let mut gated = pod("gated", ONE, cluster.now);
-    gated.spec.gates = vec!["kueue.x-k8s.io/admission".into()];
-    cluster.submit(gated);
-    cluster.settle();
+    let mut cluster = TestScheduler::on("n", 1);
+    cluster.comes_as("gated", ONE, |facts| facts.spec.gates = vec!["kueue.x-k8s.io/admission".into()]);
     assert!(!cluster.conditions.contains_key("gated"), "its condition SchedulingGated is the API server's");
     let queued = cluster.queue_report().items;
     assert_eq!(queued[0].rules, ["SchedulingGates"]);
@@ -340,88 +293,69 @@ fn a_gated_pod_is_left_in_peace_and_told_of_where_somebody_asks() {
 
 #[test]
 fn what_a_bound_pod_holds_is_what_its_first_version_says() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 2);
-    cluster.pod("first", ONE);
-    cluster.settle();
-    cluster.agent_releases("n");
-    cluster.settle();
+    let mut cluster = TestScheduler::on("n", 2);
+    cluster.comes("first", ONE);
+    cluster.serves("n");
     let other = i32::from(cluster.devices_of("first").of(&DeviceType::Gpu)[0].minor == 0);
     for text in [None, Some(format!(r#"{{"gpu":[{{"minor":{other},"id":"GPU-n-{other}","resources":{{}}}}]}}"#))] {
         cluster.change_pod("first", |facts| facts.handoff.assignment.device_allocated = text.map(Into::into));
         cluster.settle();
     }
-    cluster.pod("second", ONE);
-    cluster.settle();
+    cluster.comes("second", ONE);
     assert_eq!(cluster.node_of("second"), Some("n"));
     assert_eq!(cluster.devices_of("second").of(&DeviceType::Gpu)[0].minor, other);
 }
 
 #[test]
 fn an_annotation_on_a_pod_that_asks_for_nothing_holds_nothing() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 1);
+    let mut cluster = TestScheduler::on("n", 1);
     let mut forged = pod("forged", &[("cpu", "1")], cluster.now);
     forged.handoff.node = Some("n".into());
     let device = gpu_device("n", 1).spec.devices[0].id.clone();
     let text = format!(r#"{{"gpu":[{{"minor":0,"id":"{device}","resources":{{"koordinator.sh/gpu-core":"100"}}}}]}}"#);
     forged.handoff.assignment.device_allocated = Some(text.into());
     cluster.submit(forged);
-    cluster.pod("real", ONE);
-    cluster.settle();
+    cluster.comes("real", ONE);
     assert_eq!(cluster.node_of("real"), Some("n"));
 }
 
 #[test]
 fn an_absurd_request_leaves_the_nodes_accounts_as_they_were() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 0);
-    cluster.pod("large", &[("cpu", "60")]);
-    cluster.settle();
-    let mut absurd = pod("absurd", &[("cpu", "10P")], cluster.now);
-    absurd.handoff.node = Some("n".into());
-    cluster.submit(absurd);
-    cluster.pod("small", &[("cpu", "8")]);
-    cluster.settle();
+    let mut cluster = TestScheduler::on("n", 0);
+    cluster.comes("large", &[("cpu", "60")]);
+    cluster.pod_as("absurd", &[("cpu", "10P")], |facts| facts.handoff.node = Some("n".into()));
+    cluster.comes("small", &[("cpu", "8")]);
     assert_eq!(cluster.node_of("small"), None);
-    cluster.delete("absurd");
-    cluster.settle();
+    cluster.goes("absurd");
     cluster.wait(2);
     assert_eq!(cluster.node_of("small"), None, "60 of 64 are in use");
-    cluster.delete("large");
-    cluster.settle();
+    cluster.goes("large");
     assert_eq!(cluster.node_of("small"), Some("n"));
 }
 
 #[test]
 fn a_live_read_that_comes_after_the_deletion_brings_no_pod_back() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 1);
-    cluster.pod("gone", ONE);
-    cluster.settle();
+    let mut cluster = TestScheduler::on("n", 1);
+    cluster.comes("gone", ONE);
     assert_eq!(cluster.node_of("gone"), Some("n"));
-    cluster.agent_releases("n");
-    cluster.settle();
+    cluster.serves("n");
     let read = cluster.pods.values().next().unwrap().clone();
     cluster.delete("gone");
     cluster.event(WorldEvent::PodRead(Box::new(read)));
-    cluster.pod("other", ONE);
-    cluster.settle();
+    cluster.comes("other", ONE);
     assert_eq!(cluster.node_of("other"), Some("n"));
 }
 
 /// It is made and deleted while the watch is down, so that the list after that lacks it and no deletion is ever shown.
 #[test]
 fn a_pod_that_only_a_live_read_shows_does_not_stay() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 1);
+    let mut cluster = TestScheduler::on("n", 1);
     let mut brief = pod("brief", ONE, cluster.now);
     brief.handoff.node = Some("n".into());
     brief.handoff.assignment.device_allocated =
         Some(r#"{"gpu":[{"id":"GPU-n-0","minor":0,"resources":{"koordinator.sh/gpu-core":"100"}}]}"#.into());
     cluster.event(WorldEvent::PodRead(Box::new(brief)));
-    cluster.pod("other", ONE);
-    cluster.settle();
+    cluster.comes("other", ONE);
     assert_eq!(cluster.node_of("other"), Some("n"));
 }
 

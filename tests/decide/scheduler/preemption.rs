@@ -1,15 +1,14 @@
 //! Room at the cost of pods of lower priority: who leaves, who may not take the room, and that no pod leaves in vain.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-use baton::contract::hint::LabelSelector;
 use baton::contract::{PodKey, key};
 use baton::decide::audit::check;
 use baton::decide::pod::{Deletion, Phase};
 use baton::decide::world::spec::{Taint, TaintEffect};
 use baton::decide::world::{BudgetFacts, PodId, World, WorldEvent};
 
+use crate::harness::parts::{labels_of, near, with_label};
 use crate::harness::{TestScheduler, pod, wall};
 
 const ONE: &[(&str, &str)] = &[(key::NVIDIA_GPU, "1")];
@@ -20,23 +19,18 @@ fn id(world: &World, name: &str) -> PodId {
 }
 
 fn submit(cluster: &mut TestScheduler, name: &str, limits: &[(&str, &str)], priority: i32) {
-    let mut facts = pod(name, limits, cluster.now);
-    facts.spec.priority = priority;
-    facts.spec.labels = BTreeMap::from([("app".to_owned(), name.to_owned())]);
-    cluster.submit(facts);
-    cluster.settle();
+    cluster.comes_as(name, limits, |facts| {
+        facts.spec.priority = priority;
+        facts.spec.labels = labels_of("app", name);
+    });
     // The agent serves the bound pod.
-    let locked: Vec<String> = cluster.locks.keys().cloned().collect();
-    for node in locked {
-        cluster.agent_releases(&node);
-    }
+    cluster.all_release();
     cluster.settle();
 }
 
 #[test]
 fn the_least_important_pod_leaves_and_its_devices_go_to_the_pod_that_it_left_for() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 2);
+    let mut cluster = TestScheduler::on("n", 2);
     submit(&mut cluster, "low", ONE, 1);
     submit(&mut cluster, "middle", ONE, 5);
     let freed = cluster.devices_of("low");
@@ -45,8 +39,7 @@ fn the_least_important_pod_leaves_and_its_devices_go_to_the_pod_that_it_left_for
     assert_eq!(cluster.node_of("high"), None, "nothing is taken before the victim is gone");
     assert!(cluster.conditions["high"].contains("evicting ml/low from node n"), "{}", cluster.conditions["high"]);
     assert_eq!(cluster.pods[&PodKey::new("ml", "high")].spec.nominated.as_deref(), Some("n"));
-    cluster.delete("low");
-    cluster.settle();
+    cluster.goes("low");
     assert_eq!(cluster.node_of("high"), Some("n"));
     assert_eq!(cluster.devices_of("high"), freed);
     assert!(cluster.nominations() == 0);
@@ -54,23 +47,18 @@ fn the_least_important_pod_leaves_and_its_devices_go_to_the_pod_that_it_left_for
 
 #[test]
 fn no_pod_leaves_where_it_would_not_help_or_where_the_pod_never_preempts() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 2);
+    let mut cluster = TestScheduler::on("n", 2);
     submit(&mut cluster, "low", ONE, 1);
     submit(&mut cluster, "equal", ONE, 9);
     submit(&mut cluster, "too-big", TWO, 9);
     assert_eq!(cluster.evicted, Vec::<String>::new());
-    let mut polite = pod("polite", ONE, cluster.now);
-    (polite.spec.priority, polite.spec.never_preempts) = (9, true);
-    cluster.submit(polite);
-    cluster.settle();
+    cluster.comes_as("polite", ONE, |facts| (facts.spec.priority, facts.spec.never_preempts) = (9, true));
     assert_eq!(cluster.evicted, Vec::<String>::new());
 }
 
 #[test]
 fn no_pod_is_evicted_twice_while_victims_are_leaving() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 2);
+    let mut cluster = TestScheduler::on("n", 2);
     submit(&mut cluster, "a", ONE, 1);
     submit(&mut cluster, "b", ONE, 1);
     submit(&mut cluster, "high", ONE, 9);
@@ -81,14 +69,12 @@ fn no_pod_is_evicted_twice_while_victims_are_leaving() {
 
 #[test]
 fn the_room_is_closed_to_equal_and_lower_priority_until_the_nominated_pod_has_it() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 1);
+    let mut cluster = TestScheduler::on("n", 1);
     submit(&mut cluster, "low", ONE, 1);
     submit(&mut cluster, "high", ONE, 9);
     submit(&mut cluster, "rival", ONE, 5);
     cluster.change_pod("high", |facts| facts.spec.gates = vec!["later".into()]);
-    cluster.delete("low");
-    cluster.settle();
+    cluster.goes("low");
     assert_eq!(
         (cluster.node_of("rival"), cluster.node_of("high")),
         (None, None),
@@ -105,8 +91,7 @@ fn the_free_part_of_room_is_closed_while_victims_and_their_processes_leave() {
     let forms: &[&[(&str, &str)]] = &[&[(key::NVIDIA_GPU, "2")], &[(key::GPU, "200")]];
     let rivals: &[&[(&str, &str)]] = &[ONE, &[(key::GPU, "100")], &[(key::GPU, "50")]];
     for (high, rival) in forms.iter().flat_map(|high| rivals.iter().map(move |rival| (*high, *rival))) {
-        let mut cluster = TestScheduler::new();
-        cluster.node("n", 2);
+        let mut cluster = TestScheduler::on("n", 2);
         submit(&mut cluster, "low", ONE, 1);
         cluster.change_pod("low", |facts| {
             facts.handoff.phase = Phase::Running;
@@ -115,8 +100,7 @@ fn the_free_part_of_room_is_closed_while_victims_and_their_processes_leave() {
         submit(&mut cluster, "high", high, 9);
         submit(&mut cluster, "rival", rival, 5);
         assert_eq!(cluster.node_of("rival"), None, "a victim of {high:?} leaves, and {rival:?} waits");
-        cluster.delete("low");
-        cluster.settle();
+        cluster.goes("low");
         cluster.wait(5);
         let placed = (cluster.node_of("rival"), cluster.node_of("high"));
         assert_eq!(placed, (None, None), "processes of the victim of {high:?} run, and {rival:?} waits");
@@ -128,26 +112,21 @@ fn the_free_part_of_room_is_closed_while_victims_and_their_processes_leave() {
 
 #[test]
 fn a_more_important_pod_may_take_the_room() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 1);
+    let mut cluster = TestScheduler::on("n", 1);
     submit(&mut cluster, "low", ONE, 1);
     submit(&mut cluster, "high", ONE, 5);
     cluster.delete("low");
-    let mut first = pod("higher", ONE, cluster.now);
-    first.spec.priority = 9;
-    cluster.submit(first);
-    cluster.settle();
+    cluster.comes_as("higher", ONE, |facts| facts.spec.priority = 9);
     assert_eq!((cluster.node_of("higher"), cluster.node_of("high")), (Some("n"), None));
 }
 
 #[test]
 fn a_budget_is_kept_where_another_node_needs_none_broken_and_broken_otherwise() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("a", 1);
+    let mut cluster = TestScheduler::on("a", 1);
     cluster.node("b", 1);
     submit(&mut cluster, "guarded", ONE, 1);
     submit(&mut cluster, "free", ONE, 4);
-    let selector: LabelSelector = serde_json::from_str(r#"{"matchLabels":{"app":"guarded"}}"#).unwrap();
+    let selector = with_label("app", "guarded");
     let budget = BudgetFacts { selector: Some(selector), allowed: 0 };
     cluster.event(WorldEvent::Budget(PodKey::new("ml", "guard"), budget));
     submit(&mut cluster, "first", ONE, 9);
@@ -158,8 +137,7 @@ fn a_budget_is_kept_where_another_node_needs_none_broken_and_broken_otherwise() 
 
 #[test]
 fn a_victim_whose_eviction_was_lost_is_evicted_again() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 1);
+    let mut cluster = TestScheduler::on("n", 1);
     submit(&mut cluster, "low", ONE, 1);
     submit(&mut cluster, "high", ONE, 9);
     // The API server never heard of it.
@@ -198,8 +176,7 @@ fn a_pod_that_leaves_soon_is_waited_for_and_no_other_is_evicted() {
     assert_eq!(room, format!("room is made on node {node}: ml/low-0 leaves by {until:.0}"));
     assert!(explained.message.contains(&room), "{}", explained.message);
     assert!(!explained.advice.iter().any(|advice| advice.contains("ask for less")), "{:?}", explained.advice);
-    cluster.delete("low-0");
-    cluster.settle();
+    cluster.goes("low-0");
     assert!(cluster.node_of("high").is_some());
 }
 
@@ -215,8 +192,7 @@ fn a_clock_that_is_ahead_or_behind_evicts_no_second_victim() {
         submit(&mut cluster, "high", ONE, 9);
         cluster.wait(29);
         assert_eq!((cluster.evicted.len(), cluster.nominations()), (0, 1), "{skew} s");
-        cluster.delete("low-0");
-        cluster.settle();
+        cluster.goes("low-0");
         assert!(cluster.node_of("high").is_some(), "{skew} s");
     }
 }
@@ -228,8 +204,7 @@ fn a_pod_that_leaves_late_is_not_waited_for_where_another_makes_room() {
     assert_eq!(cluster.evicted.len(), 1, "{}", cluster.conditions["high"]);
     assert_ne!(cluster.evicted[0], "low-0");
     let victim = cluster.evicted[0].clone();
-    cluster.delete(&victim);
-    cluster.settle();
+    cluster.goes(&victim);
     assert!(cluster.node_of("high").is_some());
 }
 
@@ -252,16 +227,14 @@ fn a_pod_that_stays_past_its_grace_period_holds_no_other_up() {
         assert_eq!(cluster.evicted.len(), 2, "{:?}", cluster.evicted);
         assert_ne!(cluster.evicted[0], cluster.evicted[1]);
         assert_eq!(cluster.nominations(), 0, "no node can make room any more");
-        cluster.delete("low-0");
-        cluster.settle();
+        cluster.goes("low-0");
         assert!(cluster.node_of("high").is_some(), "it did leave");
     }
 }
 
 #[test]
 fn a_victim_whose_eviction_never_comes_about_keeps_no_room_for_ever() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 1);
+    let mut cluster = TestScheduler::on("n", 1);
     submit(&mut cluster, "low", ONE, 1);
     cluster.lost_evictions = usize::MAX;
     submit(&mut cluster, "high", ONE, 9);
@@ -281,22 +254,19 @@ fn a_victim_whose_eviction_never_comes_about_keeps_no_room_for_ever() {
 
 #[test]
 fn a_successor_waits_for_the_victims_of_its_predecessor() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 8);
+    let mut cluster = TestScheduler::on("n", 8);
     submit(&mut cluster, "low", &[(key::NVIDIA_GPU, "8")], 1);
     submit(&mut cluster, "high", &[(key::NVIDIA_GPU, "8")], 9);
     cluster.restart();
     cluster.settle();
     assert_eq!((cluster.evicted.len(), cluster.nominations()), (1, 1));
-    cluster.delete("low");
-    cluster.settle();
+    cluster.goes("low");
     assert_eq!(cluster.node_of("high"), Some("n"));
 }
 
 /// Two nodes of one zone: a victim on the first, and `high` nominated to that.
 fn nominated_in_a_zone(change: impl FnOnce(&mut baton::decide::world::PodSpec)) -> TestScheduler {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n1", 1);
+    let mut cluster = TestScheduler::on("n1", 1);
     cluster.node("n2", 0);
     for (name, node) in [("n1", "one"), ("n2", "two")] {
         cluster.change_node(name, |facts| {
@@ -306,33 +276,19 @@ fn nominated_in_a_zone(change: impl FnOnce(&mut baton::decide::world::PodSpec)) 
     submit(&mut cluster, "low", ONE, 1);
     let mut high = pod("high", ONE, cluster.now);
     high.spec.priority = 9;
-    high.spec.labels = BTreeMap::from([("app".to_owned(), "high".to_owned())]);
+    high.spec.labels = labels_of("app", "high");
     change(&mut high.spec);
-    cluster.submit(high);
-    cluster.settle();
+    cluster.enters(high);
     assert_eq!(cluster.pods[&PodKey::new("ml", "high")].spec.nominated.as_deref(), Some("n1"));
     cluster
-}
-
-fn near(app: &str, topology_key: &str) -> baton::decide::world::spec::PodTerm {
-    let selector = serde_json::from_str(&format!(r#"{{"matchLabels":{{"app":"{app}"}}}}"#)).unwrap();
-    baton::decide::world::spec::PodTerm {
-        selector: Some(selector),
-        topology_key: topology_key.to_owned(),
-        ..Default::default()
-    }
 }
 
 #[test]
 fn a_pod_is_not_bound_near_one_that_is_only_nominated() {
     let mut cluster = nominated_in_a_zone(|_| {});
-    let mut friend = pod("friend", &[("cpu", "1")], cluster.now);
-    friend.spec.affinity = vec![near("high", "zone")];
-    cluster.submit(friend);
-    cluster.settle();
+    cluster.comes_as("friend", &[("cpu", "1")], |facts| facts.spec.affinity = vec![near("high", "zone")]);
     assert_eq!(cluster.node_of("friend"), None, "whether it ever comes is not known");
-    cluster.delete("low");
-    cluster.settle();
+    cluster.goes("low");
     cluster.wait(2);
     assert!(cluster.node_of("high").is_some() && cluster.node_of("friend").is_some());
 }
@@ -340,21 +296,17 @@ fn a_pod_is_not_bound_near_one_that_is_only_nominated() {
 #[test]
 fn a_nominated_pods_anti_affinity_closes_its_own_node_and_no_other() {
     let mut cluster = nominated_in_a_zone(|spec| spec.anti_affinity = vec![near("rival", "zone")]);
-    let mut rival = pod("rival", &[("cpu", "1")], cluster.now);
-    rival.spec.labels = BTreeMap::from([("app".to_owned(), "rival".to_owned())]);
-    cluster.submit(rival);
-    cluster.settle();
+    cluster.comes_as("rival", &[("cpu", "1")], |facts| facts.spec.labels = labels_of("app", "rival"));
     assert_eq!(cluster.node_of("rival"), Some("n2"));
 }
 
 #[test]
 fn a_pod_that_keeps_away_from_a_nominated_one_does_not_take_its_node() {
     let mut cluster = nominated_in_a_zone(|_| {});
-    let mut shy = pod("shy", &[("cpu", "1")], cluster.now);
-    shy.spec.anti_affinity = vec![near("high", "host")];
-    shy.spec.node_selector = [("host".to_owned(), "one".to_owned())].into();
-    cluster.submit(shy);
-    cluster.settle();
+    cluster.comes_as("shy", &[("cpu", "1")], |facts| {
+        facts.spec.anti_affinity = vec![near("high", "host")];
+        facts.spec.node_selector = labels_of("host", "one");
+    });
     assert_eq!(cluster.node_of("shy"), None);
 }
 
@@ -364,20 +316,19 @@ fn a_nominated_pod_fills_no_place_of_a_spread_that_must_hold() {
         max_skew: 1,
         topology_key: "host".to_owned(),
         required: true,
-        selector: serde_json::from_str(&format!(r#"{{"matchLabels":{{"app":"{name}"}}}}"#)).ok(),
+        selector: Some(with_label("app", name)),
         min_domains: 1,
         honor_affinity: true,
         honor_taints: false,
     };
     let mut cluster = nominated_in_a_zone(|_| {});
     let placed = |cluster: &mut TestScheduler, name: &str| {
-        let mut facts = pod(name, &[("cpu", "1")], cluster.now);
-        facts.spec.labels = BTreeMap::from([("app".to_owned(), "high".to_owned())]);
-        facts.spec.node_selector = [("host".to_owned(), "two".to_owned())].into();
-        facts.spec.spread = vec![spread("high")];
-        facts.spec.spread[0].honor_affinity = false;
-        cluster.submit(facts);
-        cluster.settle();
+        cluster.comes_as(name, &[("cpu", "1")], |facts| {
+            facts.spec.labels = labels_of("app", "high");
+            facts.spec.node_selector = labels_of("host", "two");
+            facts.spec.spread = vec![spread("high")];
+            facts.spec.spread[0].honor_affinity = false;
+        });
     };
     placed(&mut cluster, "first");
     assert_eq!(cluster.node_of("first"), Some("n2"));
@@ -387,8 +338,7 @@ fn a_nominated_pod_fills_no_place_of_a_spread_that_must_hold() {
 
 #[test]
 fn a_pod_makes_room_elsewhere_when_the_node_that_others_leave_for_it_dies() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n1", 1);
+    let mut cluster = TestScheduler::on("n1", 1);
     cluster.node("n2", 1);
     submit(&mut cluster, "first", ONE, 1);
     submit(&mut cluster, "second", ONE, 2);
@@ -405,15 +355,13 @@ fn a_pod_makes_room_elsewhere_when_the_node_that_others_leave_for_it_dies() {
     cluster.settle();
     cluster.wait(11);
     assert_eq!(cluster.evicted, ["first", "second"], "the first one's kubelet never says that it is gone");
-    cluster.delete("second");
-    cluster.settle();
+    cluster.goes("second");
     assert!(cluster.node_of("high").is_some_and(|node| node != dead));
 }
 
 #[test]
 fn a_nomination_that_was_not_written_is_tried_again_for_as_long_as_it_holds() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 1);
+    let mut cluster = TestScheduler::on("n", 1);
     submit(&mut cluster, "low", ONE, 1);
     cluster.lost_nominations = 3;
     submit(&mut cluster, "high", ONE, 9);
@@ -433,8 +381,7 @@ fn a_nomination_that_was_not_written_is_tried_again_for_as_long_as_it_holds() {
 
 #[test]
 fn a_nomination_whose_removal_was_not_written_is_removed_again() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 1);
+    let mut cluster = TestScheduler::on("n", 1);
     submit(&mut cluster, "low", ONE, 1);
     submit(&mut cluster, "high", ONE, 9);
     let nominated = |cluster: &TestScheduler| cluster.pods[&PodKey::new("ml", "high")].spec.nominated.clone();
@@ -450,16 +397,14 @@ fn a_nomination_whose_removal_was_not_written_is_removed_again() {
 
 #[test]
 fn a_lost_nomination_of_a_pod_that_is_bound_or_gone_is_not_written_again() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 2);
+    let mut cluster = TestScheduler::on("n", 2);
     submit(&mut cluster, "low", ONE, 1);
     submit(&mut cluster, "low-too", ONE, 1);
     cluster.lost_nominations = 2;
     submit(&mut cluster, "first", ONE, 9);
     submit(&mut cluster, "second", ONE, 9);
     cluster.delete("second");
-    cluster.delete("low");
-    cluster.settle();
+    cluster.goes("low");
     assert_eq!(cluster.node_of("first"), Some("n"));
     cluster.wait(60);
     assert_eq!(cluster.nomination_writes, 0);
@@ -467,8 +412,7 @@ fn a_lost_nomination_of_a_pod_that_is_bound_or_gone_is_not_written_again() {
 
 #[test]
 fn every_change_of_the_accounts_makes_a_newer_generation() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 2);
+    let mut cluster = TestScheduler::on("n", 2);
     submit(&mut cluster, "low", ONE, 1);
     submit(&mut cluster, "large", TWO, 0);
     let mut world = cluster.world().clone();
@@ -487,14 +431,12 @@ fn every_change_of_the_accounts_makes_a_newer_generation() {
 
 #[test]
 fn the_lowest_priority_and_the_rules_about_others_are_those_of_placed_pods() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 8);
+    let mut cluster = TestScheduler::on("n", 8);
     for (name, priority) in [("one", 1), ("two", 1), ("five", 5)] {
         submit(&mut cluster, name, ONE, priority);
     }
     for (name, lowest) in [("one", Some(1)), ("two", Some(5)), ("five", None)] {
-        cluster.finish(name);
-        cluster.settle();
+        cluster.ends(name);
         assert_eq!(cluster.world().lowest_priority(), lowest);
     }
     submit(&mut cluster, "plain", ONE, 0);
@@ -505,8 +447,7 @@ fn the_lowest_priority_and_the_rules_about_others_are_those_of_placed_pods() {
             "needs" => facts.spec.affinity = vec![near("plain", "zone")],
             _ => facts.spec.pods_preferred = vec![(1, near("plain", "zone"))],
         }
-        cluster.submit(facts);
-        cluster.settle();
+        cluster.enters(facts);
         cluster.agent_releases("n");
     }
     let names: Vec<_> = cluster.world().placed_with_affinity().map(|pod| pod.key().name.to_string()).collect();
@@ -515,8 +456,7 @@ fn the_lowest_priority_and_the_rules_about_others_are_those_of_placed_pods() {
 
 #[test]
 fn the_room_of_one_nominated_pod_is_given_back_and_not_the_others() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 1);
+    let mut cluster = TestScheduler::on("n", 1);
     for (name, priority) in [("low", 1), ("first", 0), ("second", 0)] {
         submit(&mut cluster, name, ONE, priority);
     }
@@ -529,8 +469,7 @@ fn the_room_of_one_nominated_pod_is_given_back_and_not_the_others() {
 
 #[test]
 fn a_lost_node_is_not_forgotten_while_a_dry_run_has_its_pods() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 2);
+    let mut cluster = TestScheduler::on("n", 2);
     submit(&mut cluster, "low", ONE, 1);
     submit(&mut cluster, "large", TWO, 0);
     let mut world = cluster.world().clone();

@@ -13,12 +13,10 @@ const T: &str = "2026-11-21T02:00:00.000000001Z";
 
 #[test]
 fn a_scheduler_killed_between_lock_and_bind_resumes_under_the_same_lock() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 8);
+    let mut cluster = TestScheduler::on("n", 8);
     cluster.node("other", 8);
     cluster.hold = true;
-    cluster.pod("a", ONE);
-    cluster.settle();
+    cluster.comes("a", ONE);
     let lock = cluster.held.pop().unwrap();
     cluster.hold = false;
     cluster.step_down();
@@ -33,10 +31,8 @@ fn a_scheduler_killed_between_lock_and_bind_resumes_under_the_same_lock() {
 
 #[test]
 fn a_lock_of_ours_that_cannot_be_resumed_goes_after_a_minute() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 1);
-    cluster.pod("big", &[(key::NVIDIA_GPU, "2")]);
-    cluster.settle();
+    let mut cluster = TestScheduler::on("n", 1);
+    cluster.comes("big", &[(key::NVIDIA_GPU, "2")]);
     cluster.set_lock("n", &format!("{T},ml,big,uid-big"));
     cluster.settle();
     cluster.wait(55);
@@ -47,11 +43,9 @@ fn a_lock_of_ours_that_cannot_be_resumed_goes_after_a_minute() {
 
 #[test]
 fn the_lock_of_a_bind_under_way_is_not_abandoned_however_long_its_answer_takes() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 8);
+    let mut cluster = TestScheduler::on("n", 8);
     cluster.hold = true;
-    cluster.pod("a", ONE);
-    cluster.settle();
+    cluster.comes("a", ONE);
     cluster.deliver_one(0);
     cluster.wait(120);
     assert_eq!((cluster.holder("n"), cluster.held.len()), (Some("a"), 1), "only the Binding is under way");
@@ -62,11 +56,8 @@ fn the_lock_of_a_bind_under_way_is_not_abandoned_however_long_its_answer_takes()
 
 #[test]
 fn a_lock_of_another_schedulers_unbound_pod_is_left_until_it_expires() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 8);
-    let mut foreign = pod("foreign", ONE, cluster.now);
-    foreign.handoff.scheduler_name = "other".into();
-    cluster.submit(foreign);
+    let mut cluster = TestScheduler::on("n", 8);
+    cluster.pod_as("foreign", ONE, |facts| facts.handoff.scheduler_name = "other".into());
     // Written as of now: a lock that is old by its own words would be expired when it is first seen.
     let time = crate::harness::wall(cluster.now);
     cluster.set_lock("n", &format!("{time:.9},ml,foreign,uid-foreign"));
@@ -79,36 +70,29 @@ fn a_lock_of_another_schedulers_unbound_pod_is_left_until_it_expires() {
 
 #[test]
 fn the_lock_of_a_pod_that_does_not_exist_is_taken_over_after_a_live_read() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 8);
+    let mut cluster = TestScheduler::on("n", 8);
     cluster.set_lock("n", &format!("{T},ml,ghost,uid-ghost"));
-    cluster.pod("a", ONE);
-    cluster.settle();
+    cluster.comes("a", ONE);
     assert_eq!((cluster.node_of("a"), cluster.holder("n")), (Some("n"), Some("a")));
 }
 
 #[test]
 fn the_lock_of_a_pod_that_our_watch_has_not_shown_yet_is_respected() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 8);
+    let mut cluster = TestScheduler::on("n", 8);
     let mut foreign = pod("new", ONE, cluster.now);
     foreign.handoff.scheduler_name = "other".into();
     cluster.pods.insert(PodKey::new("ml", "new"), foreign);
     let time = crate::harness::wall(cluster.now);
     cluster.set_lock("n", &format!("{time:.9},ml,new,uid-new"));
-    cluster.pod("a", ONE);
-    cluster.settle();
+    cluster.comes("a", ONE);
     assert_eq!((cluster.holder("n"), cluster.node_of("a")), (Some("new"), None));
 }
 
 #[test]
 fn dangling_locks_go_even_when_nobody_waits_for_the_node() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 8);
-    cluster.pod("a", ONE);
-    cluster.settle();
-    cluster.finish("a");
-    cluster.settle();
+    let mut cluster = TestScheduler::on("n", 8);
+    cluster.comes("a", ONE);
+    cluster.ends("a");
     assert_eq!(cluster.holder("n"), None, "ended");
     cluster.set_lock("n", &format!("{T},ml,ghost,uid-ghost"));
     cluster.settle();
@@ -117,10 +101,8 @@ fn dangling_locks_go_even_when_nobody_waits_for_the_node() {
 
 #[test]
 fn an_expired_lock_is_taken_over_and_its_holder_keeps_its_devices() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 2);
-    cluster.pod("stuck", ONE);
-    cluster.settle();
+    let mut cluster = TestScheduler::on("n", 2);
+    cluster.comes("stuck", ONE);
     cluster.pod("next", ONE);
     cluster.wait(295);
     assert_eq!((cluster.holder("n"), cluster.node_of("next")), (Some("stuck"), None));
@@ -137,8 +119,7 @@ fn an_expired_lock_is_taken_over_and_its_holder_keeps_its_devices() {
 /// The call of its holder may still come, and is served under it.
 #[test]
 fn an_expired_lock_that_no_bind_needs_stays() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 2);
+    let mut cluster = TestScheduler::on("n", 2);
     cluster.pod("stuck", ONE);
     cluster.wait(900);
     assert_eq!(cluster.holder("n"), Some("stuck"));
@@ -149,10 +130,8 @@ fn an_expired_lock_that_no_bind_needs_stays() {
 
 #[test]
 fn an_expired_lock_stands_while_its_daemon_is_away_and_until_it_is_settled() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 2);
-    cluster.pod("stuck", ONE);
-    cluster.settle();
+    let mut cluster = TestScheduler::on("n", 2);
+    cluster.comes("stuck", ONE);
     cluster.pod("next", ONE);
     // The clock goes on, and no daemon renews its Lease.
     cluster.now += Duration::from_secs(600);
@@ -167,8 +146,7 @@ fn an_expired_lock_stands_while_its_daemon_is_away_and_until_it_is_settled() {
 /// A scheduler that has just started has not watched it.
 #[test]
 fn another_leader_watches_a_lock_for_the_whole_expiry_before_it_takes_it() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 2);
+    let mut cluster = TestScheduler::on("n", 2);
     cluster.pod("stuck", ONE);
     cluster.wait(200);
     let old = cluster.locks["n"].replace("2026", "2020");
@@ -182,8 +160,7 @@ fn another_leader_watches_a_lock_for_the_whole_expiry_before_it_takes_it() {
 
 #[test]
 fn a_malformed_lock_is_an_unknown_holder_for_five_minutes() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 8);
+    let mut cluster = TestScheduler::on("n", 8);
     cluster.set_lock("n", "gibberish");
     cluster.pod("a", ONE);
     cluster.wait(299);
@@ -194,28 +171,22 @@ fn a_malformed_lock_is_an_unknown_holder_for_five_minutes() {
 
 #[test]
 fn after_a_restart_bound_pods_hold_their_devices() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 8);
-    cluster.pod("a", &[(key::NVIDIA_GPU, "7")]);
-    cluster.settle();
+    let mut cluster = TestScheduler::on("n", 8);
+    cluster.comes("a", &[(key::NVIDIA_GPU, "7")]);
     cluster.agent_releases("n");
     cluster.restart();
-    cluster.pod("b", &[(key::NVIDIA_GPU, "2")]);
-    cluster.settle();
+    cluster.comes("b", &[(key::NVIDIA_GPU, "2")]);
     assert_eq!(cluster.conditions["b"], "0/1 nodes: 1 has fewer than 2 free GPUs");
-    cluster.pod("c", ONE);
-    cluster.settle();
+    cluster.comes("c", ONE);
     assert_eq!(cluster.node_of("c"), Some("n"));
 }
 
 #[test]
 fn a_leader_that_lost_and_regained_its_lease_goes_on_with_pods_that_were_in_flight() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 8);
+    let mut cluster = TestScheduler::on("n", 8);
     cluster.hold = true;
     cluster.pod("a", ONE);
-    cluster.pod("b", ONE);
-    cluster.settle();
+    cluster.comes("b", ONE);
     assert_eq!(cluster.bind_attempts(), 2);
     cluster.held.clear();
     cluster.hold = false;
@@ -223,15 +194,13 @@ fn a_leader_that_lost_and_regained_its_lease_goes_on_with_pods_that_were_in_flig
     cluster.lead();
     cluster.settle();
     assert_eq!((cluster.node_of("a"), cluster.node_of("b")), (Some("n"), None));
-    cluster.agent_releases("n");
-    cluster.settle();
+    cluster.serves("n");
     assert_eq!(cluster.node_of("b"), Some("n"));
 }
 
 #[test]
 fn the_removal_of_a_lock_that_a_lost_lease_broke_off_is_requested_again() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 8);
+    let mut cluster = TestScheduler::on("n", 8);
     cluster.hold = true;
     cluster.set_lock("n", &format!("{T},ml,ghost,uid-ghost"));
     cluster.settle();
@@ -246,8 +215,7 @@ fn the_removal_of_a_lock_that_a_lost_lease_broke_off_is_requested_again() {
 
 #[test]
 fn a_resumed_bind_goes_before_pods_that_would_wait_for_its_own_lock() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 8);
+    let mut cluster = TestScheduler::on("n", 8);
     // A scheduler died between the lock and the bind of the younger of two pods.
     cluster.pod("older", ONE);
     let mut younger = pod("younger", ONE, cluster.now + Duration::from_secs(5));
@@ -261,8 +229,7 @@ fn a_resumed_bind_goes_before_pods_that_would_wait_for_its_own_lock() {
     assert_eq!((cluster.node_of("younger"), cluster.node_of("older")), (Some("n"), None));
     let bound = &cluster.pods[&PodKey::new("ml", "younger")].handoff.assignment.bind_timestamp;
     assert_eq!(bound.as_deref(), Some(time.as_nanosecond().to_string().as_str()), "bound under the lock's own time");
-    cluster.agent_releases("n");
-    cluster.settle();
+    cluster.serves("n");
     assert_eq!(cluster.node_of("older"), Some("n"));
 }
 
@@ -275,8 +242,7 @@ fn locked_by_theirs(cluster: &mut TestScheduler) {
 #[test]
 fn the_holder_of_a_removed_lock_is_read_where_no_outcome_is_seen() {
     for (seen, reads) in [("bound", 0), ("deleted", 0), ("waiting", 1), ("nothing", 1)] {
-        let mut cluster = TestScheduler::new();
-        cluster.node("n", 8);
+        let mut cluster = TestScheduler::on("n", 8);
         let mut theirs = pod("theirs", &[], cluster.now);
         theirs.handoff.scheduler_name = "theirs".into();
         if seen != "nothing" {
@@ -292,8 +258,7 @@ fn the_holder_of_a_removed_lock_is_read_where_no_outcome_is_seen() {
         }
         cluster.agent_releases("n");
         cluster.lead();
-        cluster.pod("mine", ONE);
-        cluster.settle();
+        cluster.comes("mine", ONE);
         assert_eq!((cluster.reads, cluster.node_of("mine")), (reads, Some("n")), "{seen}");
     }
 }
@@ -301,8 +266,7 @@ fn the_holder_of_a_removed_lock_is_read_where_no_outcome_is_seen() {
 #[test]
 fn a_bound_holder_that_the_watch_is_yet_to_show_is_waited_for() {
     for removed in [true, false] {
-        let mut cluster = TestScheduler::new();
-        cluster.node("n", 8);
+        let mut cluster = TestScheduler::on("n", 8);
         let mut theirs = pod("theirs", &[], cluster.now);
         theirs.handoff.scheduler_name = "theirs".into();
         theirs.handoff.node = Some("n".into());
@@ -312,8 +276,7 @@ fn a_bound_holder_that_the_watch_is_yet_to_show_is_waited_for() {
         if removed {
             cluster.agent_releases("n");
         }
-        cluster.pod("mine", ONE);
-        cluster.settle();
+        cluster.comes("mine", ONE);
         cluster.wait(11);
         assert_eq!((cluster.reads, cluster.node_of("mine")), (2, None), "removed: {removed}");
         cluster.tell_pod(&key);
@@ -324,12 +287,10 @@ fn a_bound_holder_that_the_watch_is_yet_to_show_is_waited_for() {
 
 #[test]
 fn a_holder_that_cannot_be_read_is_read_again_after_ten_seconds() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 8);
+    let mut cluster = TestScheduler::on("n", 8);
     cluster.lost_reads = 2;
     locked_by_theirs(&mut cluster);
-    cluster.pod("mine", ONE);
-    cluster.settle();
+    cluster.comes("mine", ONE);
     for _ in 0..8 {
         cluster.wait(1);
         cluster.tell_node("n");
@@ -341,42 +302,33 @@ fn a_holder_that_cannot_be_read_is_read_again_after_ten_seconds() {
 
 #[test]
 fn the_lock_of_a_pod_whose_deletion_the_watch_reports_goes_without_a_read() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 8);
-    let mut theirs = pod("theirs", &[], cluster.now);
-    theirs.handoff.scheduler_name = "theirs".into();
-    cluster.submit(theirs);
+    let mut cluster = TestScheduler::on("n", 8);
+    cluster.pod_as("theirs", &[], |facts| facts.handoff.scheduler_name = "theirs".into());
     locked_by_theirs(&mut cluster);
-    cluster.pod("mine", ONE);
-    cluster.settle();
+    cluster.comes("mine", ONE);
     assert_eq!(cluster.node_of("mine"), None);
-    cluster.delete("theirs");
-    cluster.settle();
+    cluster.goes("theirs");
     assert_eq!((cluster.node_of("mine"), cluster.reads), (Some("n"), 0));
 }
 
 #[test]
 fn the_lock_of_a_pod_that_was_made_again_under_its_name_goes_after_a_read() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 8);
+    let mut cluster = TestScheduler::on("n", 8);
     // The watch shows neither of them yet.
     let mut second = pod("theirs", &[], cluster.now);
     (second.handoff.scheduler_name, second.handoff.pod.uid) = ("theirs".into(), PodUid::new("uid-second"));
     cluster.pods.insert(second.handoff.pod.key.clone(), second);
     locked_by_theirs(&mut cluster);
-    cluster.pod("mine", ONE);
-    cluster.settle();
+    cluster.comes("mine", ONE);
     assert_eq!((cluster.node_of("mine"), cluster.reads), (Some("n"), 1));
 }
 
 #[test]
 fn a_removal_of_a_lock_that_fails_is_repeated_every_second() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 8);
+    let mut cluster = TestScheduler::on("n", 8);
     cluster.release_faults.extend([Fault::Fails, Fault::Fails, Fault::LostAnswer]);
     cluster.set_lock("n", &format!("{T},ml,ghost,uid-ghost"));
-    cluster.pod("a", ONE);
-    cluster.settle();
+    cluster.comes("a", ONE);
     cluster.wait(1);
     assert_eq!((cluster.release_faults.len(), cluster.node_of("a")), (1, None));
     cluster.wait(2);
@@ -385,8 +337,7 @@ fn a_removal_of_a_lock_that_fails_is_repeated_every_second() {
 
 #[test]
 fn a_lock_that_this_scheduler_has_removed_is_gone_before_the_watch_shows_it() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 8);
+    let mut cluster = TestScheduler::on("n", 8);
     cluster.hold = true;
     cluster.set_lock("n", &format!("{T},ml,ghost,uid-ghost"));
     cluster.settle();
@@ -395,18 +346,15 @@ fn a_lock_that_this_scheduler_has_removed_is_gone_before_the_watch_shows_it() {
     let done = EffectResult::Release { node, old, result: LockResult::Done };
     let effects = cluster.scheduler.report(done, cluster.moment());
     cluster.perform(effects);
-    cluster.pod("a", ONE);
-    cluster.settle();
+    cluster.comes("a", ONE);
     assert!(matches!(&*cluster.held, [Effect::Lock { old: None, .. }]), "{:?}", cluster.held);
 }
 
 #[test]
 fn a_node_that_is_deleted_under_a_bind_is_forgotten() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 8);
+    let mut cluster = TestScheduler::on("n", 8);
     cluster.hold = true;
-    cluster.pod("a", ONE);
-    cluster.settle();
+    cluster.comes("a", ONE);
     assert_eq!(cluster.bind_attempts(), 1);
     let agent = WorldEvent::AgentGone("n".into());
     for event in [WorldEvent::NodeGone("n".into()), WorldEvent::DevicesGone("n".into()), agent] {
@@ -416,17 +364,14 @@ fn a_node_that_is_deleted_under_a_bind_is_forgotten() {
     let gone = EffectResult::Lock { ticket, result: LockResult::NodeGone };
     let effects = cluster.scheduler.report(gone, cluster.moment());
     cluster.perform(effects);
-    cluster.pod("b", ONE);
-    cluster.settle();
+    cluster.comes("b", ONE);
     assert_eq!((cluster.bind_attempts(), cluster.world().node_id("n")), (0, None));
 }
 
 #[test]
 fn a_new_leader_keeps_an_old_lock_for_as_long_as_a_binding_under_it_may_arrive() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 1);
-    cluster.pod("big", &[(key::NVIDIA_GPU, "2")]);
-    cluster.settle();
+    let mut cluster = TestScheduler::on("n", 1);
+    cluster.comes("big", &[(key::NVIDIA_GPU, "2")]);
     cluster.step_down();
     cluster.set_lock("n", &format!("{T},ml,big,uid-big"));
     cluster.wait(100);

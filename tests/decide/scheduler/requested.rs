@@ -23,10 +23,7 @@ fn cluster() -> TestScheduler {
 }
 
 fn submit(cluster: &mut TestScheduler, name: &str) {
-    let mut facts = pod(name, ONE, cluster.now);
-    facts.handoff.scheduler_name = THEIRS.into();
-    cluster.submit(facts);
-    cluster.settle();
+    cluster.comes_as(name, ONE, |facts| facts.handoff.scheduler_name = THEIRS.into());
 }
 
 fn reference(name: &str) -> PodRef {
@@ -67,8 +64,7 @@ fn the_answer_comes_with_the_binding_and_the_other_scheduler_writes_the_event() 
     request(&mut cluster, 8, &reference("a"), "n");
     assert_eq!((answer(&mut cluster, 8).as_str(), cluster.binds), ("bound", 1), "known without a write");
     cluster.agent_releases("n");
-    cluster.pod("ours", ONE);
-    cluster.settle();
+    cluster.comes("ours", ONE);
     assert!(cluster.notices.contains(&("ours".into(), "Scheduled")), "{:?}", cluster.notices);
 }
 
@@ -116,8 +112,7 @@ fn a_lock_that_stands_is_waited_for_and_named() {
     // It may be requested again, and gets the lock when that is free.
     request(&mut cluster, 2, &reference("a"), "n");
     cluster.wait(3);
-    cluster.agent_releases("n");
-    cluster.settle();
+    cluster.serves("n");
     assert_eq!((answer(&mut cluster, 2).as_str(), cluster.node_of("a")), ("bound", Some("n")));
     cluster.wait(60);
     assert_eq!(answers(&mut cluster), [], "one answer each");
@@ -192,8 +187,7 @@ fn the_same_bind_has_one_caller_and_another_node_none() {
     // The time is that of the last request.
     cluster.wait(6);
     assert_eq!(answers(&mut cluster), []);
-    cluster.agent_releases("n");
-    cluster.settle();
+    cluster.serves("n");
     assert_eq!((answer(&mut cluster, 2).as_str(), cluster.binds), ("bound", 1));
 }
 
@@ -253,10 +247,10 @@ fn a_requested_bind_leaves_volumes_to_the_scheduler_that_asks() {
     let mut cluster = cluster();
     cluster.class("local", true, &[]);
     cluster.claim("data", 10, |_| {});
-    let mut facts = pod("slow", ONE, cluster.now);
-    facts.handoff.scheduler_name = THEIRS.into();
-    facts.spec.volumes = vec![VolumeUse::Claim("data".into())];
-    cluster.submit(facts);
+    cluster.pod_as("slow", ONE, |facts| {
+        facts.handoff.scheduler_name = THEIRS.into();
+        facts.spec.volumes = vec![VolumeUse::Claim("data".into())];
+    });
     request(&mut cluster, 1, &reference("slow"), "n");
     assert_eq!((answer(&mut cluster, 1).as_str(), cluster.volume_writes), ("bound", 0));
 }
@@ -266,10 +260,7 @@ fn a_request_for_a_bind_of_our_own_waits_for_its_volumes_and_names_them() {
     let mut cluster = cluster();
     cluster.class("local", true, &[]);
     cluster.claim("data", 10, |_| {});
-    let mut facts = pod("slow", ONE, cluster.now);
-    facts.spec.volumes = vec![VolumeUse::Claim("data".into())];
-    cluster.submit(facts);
-    cluster.settle();
+    cluster.comes_as("slow", ONE, |facts| facts.spec.volumes = vec![VolumeUse::Claim("data".into())]);
     request(&mut cluster, 1, &reference("slow"), "n");
     cluster.wait(11);
     assert_eq!(answer(&mut cluster, 1), "the pod's volumes were not ready on node n within 10s");

@@ -1,7 +1,6 @@
 //! Ratings by the figures that kube-scheduler's rules give, worked out by hand; and those that only know devices.
 
 use baton::cluster::pod::LightPod;
-use baton::contract::hint::LabelSelector;
 use baton::contract::image::ImageName;
 use baton::contract::inventory::DeviceInfo;
 use baton::contract::{Identity, PodKey, key};
@@ -10,11 +9,12 @@ use baton::decide::core::rules::plugins::{
 };
 use baton::decide::core::rules::{NodeScore, Slots, View};
 use baton::decide::scheduler::Config;
-use baton::decide::world::spec::{PodTerm, Spread};
+use baton::decide::world::spec::Spread;
 use baton::decide::world::{PodFacts, Qos, Rated, WorldEvent};
 use proptest::prelude::*;
 use serde_json::json;
 
+use crate::harness::parts::{labels_of, near, with_label};
 use crate::harness::{TestScheduler, gpu_device, pod};
 
 const HALF: &[(&str, &str)] = &[(key::GPU, "50")];
@@ -134,20 +134,12 @@ fn bound(cluster: &mut TestScheduler, mut facts: PodFacts, node: &str) {
     cluster.submit(facts);
 }
 
-fn app(name: &str) -> LabelSelector {
-    LabelSelector { match_labels: [("app".into(), name.into())].into(), match_expressions: vec![] }
-}
-
-fn near(name: &str) -> PodTerm {
-    PodTerm { selector: Some(app(name)), topology_key: "zone".into(), ..PodTerm::default() }
-}
-
 fn anyway(topology_key: &str) -> Spread {
     Spread {
         max_skew: 1,
         topology_key: topology_key.into(),
         required: false,
-        selector: Some(app("x")),
+        selector: Some(with_label("app", "x")),
         min_domains: 1,
         honor_affinity: true,
         honor_taints: false,
@@ -193,17 +185,17 @@ fn preferences_draw_and_push_whoever_has_them() {
     bound(&mut cluster, labelled("x", "x"), "a");
     bound(&mut cluster, labelled("y", "y"), "b");
     let mut new = labelled("new", "new");
-    new.spec.pods_preferred = vec![(10, near("x")), (-5, near("y"))];
+    new.spec.pods_preferred = vec![(10, near("x", "zone")), (-5, near("y", "zone"))];
     cluster.submit(new);
     // 10, -5, 0.
     assert_eq!(normal(&rate(&cluster, &set, "new")), [("a", 100), ("b", 0), ("c", 33)]);
     let mut fan = labelled("fan", "fan");
-    fan.spec.pods_preferred = vec![(20, near("new"))];
+    fan.spec.pods_preferred = vec![(20, near("new", "zone"))];
     bound(&mut cluster, fan, "c");
     // 10, -5, 20.
     assert_eq!(normal(&rate(&cluster, &set, "new")), [("a", 60), ("b", 0), ("c", 100)]);
     let mut shy = labelled("shy", "shy");
-    shy.spec.affinity = vec![near("new")];
+    shy.spec.affinity = vec![near("new", "zone")];
     bound(&mut cluster, shy, "b");
     let raw = |set: &DefaultSet, cluster: &TestScheduler| {
         rate(cluster, set, "new").iter().map(|node| node.1).collect::<Vec<_>>()
@@ -222,13 +214,12 @@ fn pods_that_others_draw_are_drawn_by_the_engine_too() {
     let mut cluster = cluster(DefaultSet::default());
     zones(&mut cluster, &[("a", "z0"), ("b", "z1"), ("c", "z2")]);
     let mut fan = labelled("fan", "fan");
-    fan.spec.pods_preferred = vec![(20, near("new"))];
+    fan.spec.pods_preferred = vec![(20, near("new", "zone"))];
     bound(&mut cluster, fan, "c");
     for at in 0..3 {
         let mut facts = labelled(&format!("new{at}"), "new");
         facts.handoff.scheduler_name = crate::harness::OURS.into();
-        cluster.submit(facts);
-        cluster.settle();
+        cluster.enters(facts);
         assert_eq!(cluster.node_of(&format!("new{at}")), Some("c"));
     }
 }
@@ -318,8 +309,7 @@ fn a_new_leader_learns_from_the_live_pods_in_order_of_creation() {
     let first = typical(&cluster).expect("tables before the first pod");
     assert!(first[0].iter().all(|(kind, part)| (kind.gpus, kind.share, *part) == (1, 100, 1.0)), "{first:?}");
     for at in 0..100 {
-        cluster.submit(rated(&format!("p{at}"), &[(key::GPU, "30"), ("cpu", "1")]));
-        cluster.settle();
+        cluster.enters(rated(&format!("p{at}"), &[(key::GPU, "30"), ("cpu", "1")]));
     }
     let learned = typical(&cluster).unwrap();
     assert_eq!(learned[0][0].0.share, 30, "{learned:?}");
@@ -347,7 +337,7 @@ fn nodes_that_many_pods_must_use_are_spared_by_the_others() {
     }
     for at in 0..60 {
         let mut facts = rated(&format!("only-a-{at}"), &[(key::NVIDIA_GPU, "1"), ("cpu", "1")]);
-        facts.spec.node_selector = [("model".to_owned(), "A".to_owned())].into();
+        facts.spec.node_selector = labels_of("model", "A");
         cluster.submit(facts);
     }
     cluster.submit(rated("any", &[(key::NVIDIA_GPU, "1"), ("cpu", "1")]));
@@ -362,8 +352,7 @@ fn nodes_that_many_pods_must_use_are_spared_by_the_others() {
 fn nothing_is_learned_where_no_rule_asks_for_it() {
     let mut cluster = cluster(DefaultSet::default());
     cluster.node("a", 8);
-    cluster.submit(rated("new", HALF));
-    cluster.settle();
+    cluster.enters(rated("new", HALF));
     assert!(cluster.world().mix().worth().is_none());
 }
 
@@ -441,12 +430,10 @@ proptest! {
                 let amounts: Vec<(&str, &str)> = gpu.iter().copied().chain([("cpu", cpu.as_str())]).collect();
                 let mut facts = rated(&format!("p{at:02}"), &amounts);
                 facts.handoff.scheduler_name = crate::harness::OURS.into();
-                cluster.submit(facts);
-                cluster.settle();
+                cluster.enters(facts);
                 for node in ["a", "b", "c"] {
                     while cluster.holder(node).is_some() {
-                        cluster.agent_releases(node);
-                        cluster.settle();
+                        cluster.serves(node);
                     }
                 }
             }
@@ -504,13 +491,11 @@ const MIG: &str = "nvidia.com/mig-1g.10gb";
 /// Puts a pod with these limits on the node.
 fn put(cluster: &mut TestScheduler, node: &str, name: &str, limits: &[(&str, &str)]) {
     let mut facts = pod(name, limits, cluster.now);
-    facts.spec.node_selector = [("only".to_owned(), node.to_owned())].into();
-    cluster.change_node(node, |facts| facts.labels = [("only".to_owned(), node.to_owned())].into());
-    cluster.submit(facts);
-    cluster.settle();
+    facts.spec.node_selector = labels_of("only", node);
+    cluster.change_node(node, |facts| facts.labels = labels_of("only", node));
+    cluster.enters(facts);
     assert_eq!(cluster.node_of(name), Some(node));
-    cluster.agent_releases(node);
-    cluster.settle();
+    cluster.serves(node);
 }
 
 #[test]

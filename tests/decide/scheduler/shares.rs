@@ -39,8 +39,7 @@ fn insists(facts: &mut PodFacts, provider: &str) {
 
 /// A node without limits, and one with HAMi-core's.
 fn two(gpus: u32) -> TestScheduler {
-    let mut cluster = TestScheduler::new();
-    cluster.node("free", gpus);
+    let mut cluster = TestScheduler::on("free", gpus);
     cluster.node("held", gpus);
     publish(&mut cluster, "held", gpus, ShareIsolation::HamiCore, false);
     cluster
@@ -49,8 +48,7 @@ fn two(gpus: u32) -> TestScheduler {
 fn served(cluster: &mut TestScheduler) {
     for _ in 0..20 {
         cluster.settle();
-        let locked: Vec<String> = cluster.locks.keys().cloned().collect();
-        locked.iter().for_each(|node| cluster.agent_releases(node));
+        cluster.all_release();
     }
 }
 
@@ -100,9 +98,9 @@ fn no_pod_leaves_a_node_that_does_not_limit_shares_as_the_more_important_one_ask
     for (name, node) in [("low-free", "free"), ("low-held", "held")] {
         let other = if node == "free" { "held" } else { "free" };
         cluster.change_node(other, |facts| facts.unschedulable = true);
-        let mut facts = pod(name, WHOLE, cluster.now);
-        (facts.spec.priority, facts.spec.labels) = (1, BTreeMap::from([("app".to_owned(), name.to_owned())]));
-        cluster.submit(facts);
+        cluster.pod_as(name, WHOLE, |facts| {
+            (facts.spec.priority, facts.spec.labels) = (1, BTreeMap::from([("app".to_owned(), name.to_owned())]));
+        });
         served(&mut cluster);
         cluster.change_node(other, |facts| facts.unschedulable = false);
         assert_eq!(cluster.node_of(name), Some(node));

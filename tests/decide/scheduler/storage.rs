@@ -7,6 +7,7 @@ use baton::decide::world::{CapacityFacts, WorldEvent};
 
 use super::volumes::cluster;
 use crate::harness::TestScheduler;
+use crate::harness::parts::with_label;
 
 const DRIVER: &str = "csi.example.com";
 
@@ -18,8 +19,7 @@ impl TestScheduler {
 
     /// What the driver can still make of class `local` in a zone.
     fn capacity(&mut self, zone: &str, gibibytes: i64) {
-        let nodes = LabelSelector { match_labels: [("zone".to_owned(), zone.to_owned())].into(), ..Default::default() };
-        let facts = CapacityFacts::new("local", gibibytes << 30, nodes);
+        let facts = CapacityFacts::new("local", gibibytes << 30, with_label("zone", zone));
         self.event(WorldEvent::Capacity(PodKey::new("csi", zone), Some(facts)));
         self.settle();
     }

@@ -83,8 +83,7 @@ fn of_three_nodes_none_goes_out_and_pods_without_devices_never_mind() {
     (0..4).for_each(|n| cluster.change_node(&format!("n{n}"), |node| node.unschedulable = n != 1));
     publish(&mut cluster, "n1", Some(Duration::ZERO));
     cluster.pod("plain", &[]);
-    cluster.pod("gpu", ONE);
-    cluster.settle();
+    cluster.comes("gpu", ONE);
     assert_eq!((cluster.node_of("plain"), cluster.node_of("gpu")), (Some("n1"), None));
 }
 
@@ -101,8 +100,7 @@ fn a_pod_on_its_way_to_a_node_that_becomes_suspect_goes_elsewhere() {
     publish(&mut cluster, &node, Some(now));
     for _ in 0..12 {
         cluster.settle();
-        let locked: Vec<String> = cluster.locks.keys().cloned().collect();
-        locked.iter().for_each(|node| cluster.agent_releases(node));
+        cluster.all_release();
     }
     let there = (0..12).filter(|n| cluster.node_of(&format!("p{n}")) == Some(&node)).count();
     assert_eq!((there, cluster.bound()), (before, 12), "no further one went there, and all have a place");

@@ -7,23 +7,16 @@ use baton::contract::{PodKey, key};
 use baton::decide::core::rules::plugins::DefaultSet;
 use baton::decide::explain::PodState;
 use baton::decide::scheduler::Config;
-use baton::decide::world::spec::{NodeOperator, NodeRequirement, NodeTerm, VolumeUse};
+use baton::decide::world::spec::{NodeOperator, NodeRequirement, VolumeUse};
 use baton::decide::world::{AccessModes, ClaimFacts, ClassFacts, VolumeFacts, WorldEvent};
 
+use crate::harness::parts::{among, labels_of, with_label};
 use crate::harness::{TestScheduler, pod};
 
 const ONE: &[(&str, &str)] = &[(key::NVIDIA_GPU, "1")];
 
 fn once() -> AccessModes {
     AccessModes::of(["ReadWriteOnce"])
-}
-
-fn zone(zone: &str) -> NodeTerm {
-    let values = vec![zone.to_owned()];
-    NodeTerm {
-        expressions: vec![NodeRequirement { key: "zone".into(), operator: NodeOperator::In, values }],
-        ..NodeTerm::default()
-    }
 }
 
 /// Nodes `a` and `b`, each its own zone.
@@ -72,7 +65,7 @@ impl TestScheduler {
 
     pub fn volume(&mut self, name: &str, gibibytes: i64, at: &str) {
         let facts = VolumeFacts {
-            required: Some(vec![zone(at)]),
+            required: Some(vec![among("zone", &[at])]),
             class: Some("local".into()),
             capacity: gibibytes << 30,
             modes: once(),
@@ -110,11 +103,8 @@ impl TestScheduler {
 
     pub fn pod_with_claims(&mut self, name: &str, claims: &[&str]) {
         let mut facts = pod(name, ONE, self.now);
-        let mut spec = (*facts.spec).clone();
-        spec.volumes = claims.iter().map(|claim| VolumeUse::Claim((*claim).into())).collect();
-        facts.spec = spec.into();
-        self.submit(facts);
-        self.settle();
+        facts.spec.volumes = claims.iter().map(|claim| VolumeUse::Claim((*claim).into())).collect();
+        self.enters(facts);
     }
 
     pub fn selected(&self, claim: &str) -> Option<&str> {
@@ -209,8 +199,7 @@ fn each_claim_gets_the_smallest_free_volume_of_its_node_and_none_is_given_twice(
     assert_eq!(cluster.conditions["r"], "0/2 nodes: 2 have no free volume for claim three");
     cluster.control();
     assert_eq!(cluster.bound(), 1, "the other one waits for the node's lock");
-    cluster.agent_releases("b");
-    cluster.settle();
+    cluster.serves("b");
     assert_eq!((cluster.node_of("p"), cluster.node_of("q")), (Some("b"), Some("b")));
     cluster.volume("fresh", 10, "a");
     cluster.settle();
@@ -251,7 +240,7 @@ fn access_modes_kind_selector_and_promises_of_others_are_respected() {
         cluster.tell_volume(name);
     }
     cluster.claims.insert(PodKey::new("ml", "else"), ClaimFacts { complete: true, ..ClaimFacts::default() });
-    let selector = serde_json::from_str(r#"{"matchLabels":{"disk":"ssd"}}"#).unwrap();
+    let selector = with_label("disk", "ssd");
     cluster.claim("data", 10, |facts| facts.selector = Some(selector));
     cluster.pod_with_claims("p", &["data"]);
     assert_eq!(cluster.promised("ours"), Some("data"));
@@ -310,9 +299,7 @@ fn what_is_wrong_with_a_claim_is_said() {
     cluster
         .event(WorldEvent::Class("now".into(), ClassFacts { waits: false, provisions: true, ..ClassFacts::default() }));
     cluster.claim("leaving", 1, |facts| facts.deleting = true);
-    cluster.claim("lost", 1, |facts| {
-        (facts.lost, facts.volume, facts.complete) = (true, Some("pv".into()), true);
-    });
+    cluster.claim("lost", 1, |facts| (facts.lost, facts.volume, facts.complete) = (true, Some("pv".into()), true));
     cluster.claim("classless", 1, |facts| facts.class = Some("none".into()));
     cluster.claim("immediate", 1, |facts| facts.class = Some("now".into()));
     cluster.claim("half", 1, |facts| (facts.volume, facts.complete) = (Some("nowhere".into()), true));
@@ -342,11 +329,8 @@ fn an_ephemeral_volume_waits_for_its_own_claim() {
     let mut cluster = cluster();
     cluster.class("local", true, &[]);
     let mut facts = pod("p", ONE, cluster.now);
-    let mut spec = (*facts.spec).clone();
-    spec.volumes = vec![VolumeUse::Ephemeral("p-scratch".into())];
-    facts.spec = spec.into();
-    cluster.submit(facts);
-    cluster.settle();
+    facts.spec.volumes = vec![VolumeUse::Ephemeral("p-scratch".into())];
+    cluster.enters(facts);
     assert_eq!(cluster.conditions["p"], "claim p-scratch of an ephemeral volume has not been made yet");
     cluster.claim("p-scratch", 1, |facts| facts.owner = Some("somebody".into()));
     cluster.wait(11);
@@ -368,8 +352,7 @@ fn a_pod_that_is_deleted_while_its_volume_is_made_frees_its_room_and_its_volume(
     cluster.pod_with_claims("p", &["one"]);
     cluster.pod_with_claims("q", &["two"]);
     assert_eq!((cluster.promised("only"), cluster.node_of("q")), (None, None));
-    cluster.delete("p");
-    cluster.settle();
+    cluster.goes("p");
     cluster.wait(1);
     assert_eq!(cluster.promised("only"), Some("two"), "the volume that p was to get is free again");
     cluster.control();
@@ -388,12 +371,9 @@ fn a_claim_for_one_pod_only_is_freed_by_evicting_a_less_important_pod() {
     assert_eq!(cluster.node_of("low"), Some("a"));
     cluster.agent_releases("a");
     let mut facts = pod("high", ONE, cluster.now);
-    let mut spec = (*facts.spec).clone();
-    spec.volumes = vec![VolumeUse::Claim("data".into())];
-    spec.priority = 1000;
-    facts.spec = spec.into();
-    cluster.submit(facts);
-    cluster.settle();
+    facts.spec.volumes = vec![VolumeUse::Claim("data".into())];
+    facts.spec.priority = 1000;
+    cluster.enters(facts);
     assert!(
         cluster.conditions["high"].contains("claim data is in use by its one pod"),
         "{}",
@@ -409,12 +389,10 @@ fn a_claim_for_one_pod_only_is_freed_by_evicting_a_less_important_pod() {
 fn gang_with_claims(cluster: &mut TestScheduler, mode: &str) {
     let keys = crate::harness::gangs::gang("g", "2", &[("mode", mode)]);
     for (name, claim) in [("p", "one"), ("q", "two")] {
-        let mut facts = pod(name, &[(key::NVIDIA_GPU, "8")], cluster.now);
-        let mut spec = (*facts.spec).clone();
-        spec.volumes = vec![VolumeUse::Claim(claim.into())];
-        spec.gang = crate::harness::gangs::declared("ml", &keys);
-        facts.spec = spec.into();
-        cluster.submit(facts);
+        cluster.pod_as(name, &[(key::NVIDIA_GPU, "8")], |facts| {
+            facts.spec.volumes = vec![VolumeUse::Claim(claim.into())];
+            facts.spec.gang = crate::harness::gangs::declared("ml", &keys);
+        });
     }
     cluster.settle();
 }
@@ -440,8 +418,7 @@ fn a_gang_that_accumulates_keeps_what_it_planned_for_claims_over_failed_attempts
     cluster.class("local", true, &[]);
     cluster.claim("one", 10, |_| {});
     cluster.claim("two", 10, |_| {});
-    cluster.pod("other", &[(key::NVIDIA_GPU, "8")]);
-    cluster.settle();
+    cluster.comes("other", &[(key::NVIDIA_GPU, "8")]);
     let taken = cluster.node_of("other").unwrap().to_owned();
     cluster.agent_releases(&taken);
     gang_with_claims(&mut cluster, "NonStrict");
@@ -467,11 +444,10 @@ fn a_claim_whose_volume_is_promised_elsewhere_gets_no_other_one() {
     cluster.volumes.get_mut("pv-a").unwrap().claim = Some((key, "".into()));
     cluster.tell_volume("pv-a");
     cluster.claim("data", 5, |_| {});
-    let mut facts = pod("p", ONE, cluster.now);
-    facts.spec.volumes = vec![VolumeUse::Claim("data".into())];
-    facts.spec.node_selector = [("zone".to_owned(), "b".to_owned())].into();
-    cluster.submit(facts);
-    cluster.settle();
+    cluster.comes_as("p", ONE, |facts| {
+        facts.spec.volumes = vec![VolumeUse::Claim("data".into())];
+        facts.spec.node_selector = labels_of("zone", "b");
+    });
     assert_eq!(cluster.node_of("p"), None, "its volume is on the other node");
     cluster.change_pod("p", |facts| facts.spec.node_selector.clear());
     cluster.settle();

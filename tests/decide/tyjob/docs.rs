@@ -78,10 +78,10 @@ fn submit(jobs: &mut TestJobs, facts: JobFacts) -> String {
 
 /// A pod of no job on a node.
 fn busy(jobs: &mut TestJobs, node: &str, cpu: &str, memory: &str) {
-    let mut taken = pod(&format!("on-{node}"), &[("cpu", cpu), ("memory", memory)], jobs.cluster.now);
-    taken.handoff.node = Some(node.into());
-    taken.handoff.scheduler_name = "other".into();
-    jobs.cluster.submit(taken);
+    jobs.cluster.pod_as(&format!("on-{node}"), &[("cpu", cpu), ("memory", memory)], |facts| {
+        facts.handoff.node = Some(node.into());
+        facts.handoff.scheduler_name = "other".into();
+    });
 }
 
 fn node_of_16(jobs: &mut TestJobs, name: &str, cpus: u32, gpus: u32) {
@@ -117,8 +117,7 @@ fn every_example_is_placed_on_a_cluster_with_room_and_its_pods_start() {
 
 #[test]
 fn the_gang_of_the_documentation_has_every_pod_or_none() {
-    let mut jobs = TestJobs::new();
-    jobs.node("a", 1, 1);
+    let mut jobs = TestJobs::on("a", 1, 1);
     let job = example_of(BasicPolicy::Gang, &jobs);
     let name = submit(&mut jobs, job);
     assert_eq!((jobs.state(&name), jobs.places(&name).len()), (Some(ScheduleState::Unscheduled), 0));
@@ -129,8 +128,7 @@ fn the_gang_of_the_documentation_has_every_pod_or_none() {
 
 #[test]
 fn the_packed_job_of_the_documentation_leaves_the_free_node_free() {
-    let mut jobs = TestJobs::new();
-    jobs.node("a", 16, 8);
+    let mut jobs = TestJobs::on("a", 16, 8);
     jobs.node("b", 16, 8);
     busy(&mut jobs, "b", "4", "1Gi");
     let job = example_of(BasicPolicy::BinPack, &jobs);
@@ -141,8 +139,7 @@ fn the_packed_job_of_the_documentation_leaves_the_free_node_free() {
 
 #[test]
 fn the_documented_leader_has_the_free_node_and_the_workers_the_used_one() {
-    let mut jobs = TestJobs::new();
-    jobs.node("a", 16, 8);
+    let mut jobs = TestJobs::on("a", 16, 8);
     jobs.node("b", 16, 8);
     busy(&mut jobs, "a", "4", "1Gi");
     let job = example_of(BasicPolicy::LeaderFirst, &jobs);
@@ -174,8 +171,7 @@ fn the_balanced_job_of_the_documentation_goes_where_cpu_and_memory_stay_even() {
 
 #[test]
 fn the_job_of_the_documentation_that_keeps_together_goes_where_all_of_it_fits() {
-    let mut jobs = TestJobs::new();
-    jobs.node("a", 3, 0);
+    let mut jobs = TestJobs::on("a", 3, 0);
     jobs.node("b", 4, 0);
     let job = example_of(BasicPolicy::JobAffinity, &jobs);
     let name = submit(&mut jobs, job);
@@ -227,8 +223,7 @@ fn the_fair_job_of_the_documentation_goes_before_an_older_one_with_a_larger_shar
 
 #[test]
 fn the_first_job_of_the_documentation_waits_for_one_of_higher_priority() {
-    let mut jobs = TestJobs::new();
-    jobs.node("a", 12, 1);
+    let mut jobs = TestJobs::on("a", 12, 1);
     jobs.cluster.change_node("a", |facts| facts.unschedulable = true);
     let pong = named(&jobs, "pong", "pong", |_| {});
     assert_eq!(spec(&pong).queue, JobQueuePolicy::Priority);

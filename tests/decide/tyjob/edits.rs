@@ -2,22 +2,19 @@
 
 use std::collections::BTreeSet;
 
-use baton::contract::hint::LabelSelector;
 use baton::contract::tyjob::{BasicPolicy, ScheduleState, Stage, WorkerEnd};
 use baton::contract::{DeviceId, Quantity};
 use baton::decide::tyjob::placement::PriorityClassFacts;
-use baton::decide::world::spec::PodTerm;
 use baton::decide::world::{PodFacts, WorldEvent};
 
+use crate::harness::parts::{labels_of, near};
 use crate::harness::tyjobs::{TestJobs, key};
 use crate::harness::{gpu_device, pod};
 
 const CPU: &[(&str, &str)] = &[("cpu", "1")];
 
 fn one_node(cpus: u32) -> TestJobs {
-    let mut jobs = TestJobs::new();
-    jobs.node("a", cpus, 0);
-    jobs
+    TestJobs::on("a", cpus, 0)
 }
 
 #[test]
@@ -55,8 +52,7 @@ fn what_was_said_of_a_spec_does_not_outlive_it() {
     jobs.run("rl", huge, (1, CPU), |_| {});
     jobs.cluster.wait(200);
     let small = jobs.job("other", CPU, (1, CPU)).spec.unwrap();
-    jobs.cluster.pod("busy", &[("cpu", "4")]);
-    jobs.cluster.settle();
+    jobs.cluster.comes("busy", &[("cpu", "4")]);
     jobs.change("rl", |facts| facts.spec = Ok(small));
     jobs.cluster.wait(400);
     assert_eq!(jobs.state("rl"), Some(ScheduleState::Unscheduled), "it fits, there is only no room now");
@@ -74,10 +70,8 @@ fn what_was_said_of_a_spec_does_not_outlive_it() {
 
 #[test]
 fn bytes_of_gpu_memory_are_counted_by_the_devices_and_not_by_what_kubelets_offer() {
-    let mut jobs = TestJobs::new();
-    jobs.node("a", 64, 1);
-    jobs.cluster.pod("busy", &[("nvidia.com/gpu", "1")]);
-    jobs.cluster.settle();
+    let mut jobs = TestJobs::on("a", 64, 1);
+    jobs.cluster.comes("busy", &[("nvidia.com/gpu", "1")]);
     let share = |memory| [("koordinator.sh/gpu-core", "50"), ("koordinator.sh/gpu-memory", memory)];
     jobs.run("fits", &share("10Gi"), (1, CPU), |_| {});
     jobs.run("never", &share("9000Gi"), (1, CPU), |_| {});
@@ -96,8 +90,7 @@ fn a_worker_that_is_deleted_after_minutes_keeps_its_place_for_the_next_one() {
     jobs.run("rl", CPU, (2, CPU), |_| {});
     jobs.start("rl");
     jobs.cluster.wait(300);
-    jobs.cluster.delete("rl-actor-0");
-    jobs.cluster.settle();
+    jobs.cluster.goes("rl-actor-0");
     jobs.cluster.wait(2);
     assert_eq!((jobs.places("rl")["actor-0"].as_str(), jobs.reserved()), ("a", 1));
     assert_eq!(jobs.cluster.stats().jobs.places_void, 0);
@@ -112,16 +105,14 @@ fn a_worker_that_is_deleted_after_minutes_keeps_its_place_for_the_next_one() {
 #[test]
 fn the_oldest_waiting_job_goes_before_younger_pods_of_its_priority() {
     let mut jobs = one_node(4);
-    jobs.cluster.pod("busy", &[("cpu", "4")]);
-    jobs.cluster.settle();
+    jobs.cluster.comes("busy", &[("cpu", "4")]);
     jobs.run("rl", &[("cpu", "2")], (1, &[("cpu", "2")]), |spec| spec.basic = BasicPolicy::Gang);
     jobs.cluster.wait(50);
     for number in 0..4 {
         jobs.cluster.pod(&format!("young-{number}"), CPU);
     }
     jobs.cluster.wait(50);
-    jobs.cluster.finish("busy");
-    jobs.cluster.settle();
+    jobs.cluster.ends("busy");
     jobs.cluster.wait(2);
     assert_eq!(jobs.state("rl"), Some(ScheduleState::ScheduledSucceed));
     assert!((0..4).all(|number| jobs.cluster.node_of(&format!("young-{number}")).is_none()));
@@ -132,20 +123,18 @@ fn the_priority_class_of_a_template_decides_the_turn_as_that_of_pods_does() {
     let mut jobs = one_node(4);
     let high = PriorityClassFacts { value: 1000, default: false, never_preempts: false };
     jobs.cluster.event(WorldEvent::PriorityClass("high".into(), high));
-    jobs.cluster.pod("busy", &[("cpu", "4")]);
-    jobs.cluster.settle();
-    let mut rival = pod("rival", &[("cpu", "3")], jobs.cluster.now);
-    rival.spec.priority = 100;
-    rival.spec.never_preempts = true;
-    jobs.cluster.submit(rival);
+    jobs.cluster.comes("busy", &[("cpu", "4")]);
+    jobs.cluster.pod_as("rival", &[("cpu", "3")], |facts| {
+        facts.spec.priority = 100;
+        facts.spec.never_preempts = true;
+    });
     jobs.cluster.wait(5);
     jobs.run("rl", CPU, (1, CPU), |spec| spec.parts[0].ask.class = Some("high".into()));
     let priority =
         |jobs: &TestJobs| jobs.cluster.world().job(&crate::harness::tyjobs::key("rl")).unwrap().spec.clone().unwrap();
     assert_eq!(priority(&jobs).pod_priority(), 1000);
     jobs.cluster.wait(5);
-    jobs.cluster.finish("busy");
-    jobs.cluster.settle();
+    jobs.cluster.ends("busy");
     jobs.cluster.wait(2);
     assert_eq!((jobs.state("rl"), jobs.cluster.node_of("rival")), (Some(ScheduleState::ScheduledSucceed), None));
     jobs.cluster.event(WorldEvent::PriorityClassGone("high".into()));
@@ -163,8 +152,7 @@ fn once_the_leader_pod_is_there_places_are_kept_whatever_the_stage_says_so_far()
     jobs.node("b", 1, 0);
     jobs.run("rl", CPU, (4, CPU), |spec| spec.min_workers = 4);
     let made = jobs.pod_of("rl", "rl-learner");
-    jobs.cluster.submit(made);
-    jobs.cluster.settle();
+    jobs.cluster.enters(made);
     jobs.serve();
     assert_eq!(jobs.facts("rl").stage, Some(Stage::Pending));
     let lost = if jobs.places("rl")["learner"] == "a" { "b" } else { "a" };
@@ -181,10 +169,10 @@ fn once_the_leader_pod_is_there_places_are_kept_whatever_the_stage_says_so_far()
 fn job_affinity_looks_for_room_where_the_others_may_go() {
     let mut jobs = one_node(10);
     jobs.node("b", 4, 0);
-    jobs.cluster.change_node("b", |facts| facts.labels = [("zone".to_owned(), "b".to_owned())].into());
+    jobs.cluster.change_node("b", |facts| facts.labels = labels_of("zone", "b"));
     jobs.run("rl", CPU, (3, CPU), |spec| {
         spec.basic = BasicPolicy::JobAffinity;
-        spec.parts[1].pod.spec.node_selector = [("zone".to_owned(), "b".to_owned())].into();
+        spec.parts[1].pod.spec.node_selector = labels_of("zone", "b");
     });
     assert!(jobs.places("rl").values().all(|node| node == "b"), "{:?}", jobs.places("rl"));
     assert_eq!(jobs.places("rl").len(), 4);
@@ -194,8 +182,7 @@ fn job_affinity_looks_for_room_where_the_others_may_go() {
 fn a_pod_that_admission_has_made_larger_is_placed_by_what_it_asks_for() {
     let mut jobs = one_node(3);
     jobs.node("b", 4, 0);
-    jobs.cluster.pod("on-a", &[("cpu", "1")]);
-    jobs.cluster.settle();
+    jobs.cluster.comes("on-a", &[("cpu", "1")]);
     jobs.run("rl", CPU, (1, CPU), |_| {});
     assert_eq!(jobs.places("rl")["learner"], "a", "the fuller node");
     let mut made = jobs.pod_of("rl", "rl-learner");
@@ -228,15 +215,10 @@ fn job_affinity_counts_pods_that_keep_apart_as_few_as_a_node_can_hold() {
         let mut judge = spec.parts[1].clone();
         (judge.name, judge.counts) = ("judge".into(), 2);
         let actor = &mut spec.parts[1].pod.spec;
-        actor.labels = [("app".to_owned(), "actor".to_owned())].into();
-        let selector = LabelSelector { match_labels: actor.labels.clone(), ..LabelSelector::default() };
-        actor.anti_affinity = vec![PodTerm {
-            selector: Some(selector),
-            topology_key: "kubernetes.io/hostname".to_owned(),
-            ..PodTerm::default()
-        }];
+        actor.labels = labels_of("app", "actor");
+        actor.anti_affinity = vec![near("actor", "kubernetes.io/hostname")];
         spec.parts.push(judge);
-        let zone = |facts: &mut PodFacts| facts.spec.node_selector = [("zone".to_owned(), "b".to_owned())].into();
+        let zone = |facts: &mut PodFacts| facts.spec.node_selector = labels_of("zone", "b");
         zone(&mut spec.parts[2].pod);
     });
     let places = jobs.places("rl");
@@ -247,8 +229,7 @@ fn job_affinity_counts_pods_that_keep_apart_as_few_as_a_node_can_hold() {
 
 #[test]
 fn job_affinity_counts_shares_of_several_gpus_by_the_devices() {
-    let mut jobs = TestJobs::new();
-    jobs.node("a", 64, 3);
+    let mut jobs = TestJobs::on("a", 64, 3);
     jobs.node("b", 8, 2);
     // Sixty percent of two GPUs each: three GPUs hold one such pod, as two do.
     let share: &[(&str, &str)] = &[
@@ -268,8 +249,7 @@ fn job_affinity_counts_shares_of_several_gpus_by_the_devices() {
 
 #[test]
 fn mig_devices_that_a_node_lists_count_although_its_agent_is_away() {
-    let mut jobs = TestJobs::new();
-    jobs.node("a", 8, 0);
+    let mut jobs = TestJobs::on("a", 8, 0);
     let mut device = gpu_device("a", 2);
     for (number, info) in device.spec.devices.iter_mut().enumerate() {
         info.id = DeviceId::parse(&format!("MIG-{number}")).unwrap();
@@ -306,10 +286,7 @@ fn preempted() -> (TestJobs, String) {
     jobs.run("rl", CPU, (3, CPU), |_| {});
     jobs.start("rl");
     assert_eq!(jobs.cluster.bound(), 4);
-    let mut urgent = pod("urgent", CPU, jobs.cluster.now);
-    urgent.spec.priority = 100;
-    jobs.cluster.submit(urgent);
-    jobs.cluster.settle();
+    jobs.cluster.comes_as("urgent", CPU, |facts| facts.spec.priority = 100);
     let [victim] = &jobs.cluster.evicted[..] else { panic!("one worker: {:?}", jobs.cluster.evicted) };
     assert!(victim.starts_with("rl-actor"), "a surplus worker: {victim}");
     let victim = victim.clone();
@@ -319,8 +296,7 @@ fn preempted() -> (TestJobs, String) {
 #[test]
 fn room_that_was_made_by_preemption_of_a_worker_is_not_kept_for_its_successor() {
     let (mut jobs, victim) = preempted();
-    jobs.cluster.delete(&victim);
-    jobs.cluster.settle();
+    jobs.cluster.goes(&victim);
     assert_eq!(jobs.cluster.node_of("urgent"), Some("a"), "in the same instant");
     jobs.serve();
     jobs.cluster.wait(70);
@@ -407,9 +383,6 @@ fn pods_that_a_job_has_left_behind_leave_one_by_one() {
     jobs.start("rl");
     // The leader has succeeded; cleanPodPolicy None leaves the others alone.
     jobs.change("rl", |facts| facts.stage = Some(Stage::Succeeded));
-    let mut urgent = pod("urgent", CPU, jobs.cluster.now);
-    urgent.spec.priority = 100;
-    jobs.cluster.submit(urgent);
-    jobs.cluster.settle();
+    jobs.cluster.comes_as("urgent", CPU, |facts| facts.spec.priority = 100);
     assert_eq!(jobs.cluster.evicted.len(), 1, "{:?}", jobs.cluster.evicted);
 }

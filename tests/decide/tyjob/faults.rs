@@ -14,8 +14,7 @@ use crate::harness::{Fault, pod};
 const CPU: &[(&str, &str)] = &[("cpu", "1")];
 
 fn two_nodes() -> TestJobs {
-    let mut jobs = TestJobs::new();
-    jobs.node("a", 4, 0);
+    let mut jobs = TestJobs::on("a", 4, 0);
     jobs.node("b", 4, 0);
     jobs
 }
@@ -44,9 +43,8 @@ fn beside_a_large_gang() -> TestJobs {
         jobs.cluster.bound_by_another(&format!("{node}-{minor}"), node, minor);
     }
     for name in ["big-0", "big-1"] {
-        let mut facts = pod(name, &[(key::NVIDIA_GPU, "8")], jobs.cluster.now);
-        facts.spec.gang = declared("ml", &gang("big", "2", &[]));
-        jobs.cluster.submit(facts);
+        jobs.cluster
+            .pod_as(name, &[(key::NVIDIA_GPU, "8")], |facts| facts.spec.gang = declared("ml", &gang("big", "2", &[])));
     }
     jobs.cluster.settle();
     jobs
@@ -90,8 +88,7 @@ fn a_job_of_higher_priority_gets_places_on_kept_nodes() {
 
 #[test]
 fn a_place_has_no_device_of_a_pod_that_another_leader_has_bound() {
-    let mut jobs = TestJobs::new();
-    jobs.node("a", 4, 2);
+    let mut jobs = TestJobs::on("a", 4, 2);
     jobs.run("rl", CPU, (1, &[(key::NVIDIA_GPU, "1")]), |_| {});
     let held = |jobs: &TestJobs| -> Vec<String> {
         let reserved = jobs.cluster.world().pods().filter(|pod| matches!(pod.place, Place::Assumed(_)));
@@ -126,14 +123,12 @@ fn worker_places_run_out_only_once_the_leader_has_an_address() {
 
 #[test]
 fn a_pod_starts_in_the_room_of_a_place_that_its_own_pod_cannot_take() {
-    let mut jobs = TestJobs::new();
-    jobs.node("a", 4, 0);
+    let mut jobs = TestJobs::on("a", 4, 0);
     jobs.run("rl", CPU, (1, CPU), |_| {});
-    let mut waits = pod("waits", &[("cpu", "3")], jobs.cluster.now);
-    waits.spec.tolerations =
-        vec![Toleration { key: "node.kubernetes.io/unschedulable".into(), ..Toleration::default() }];
-    jobs.cluster.submit(waits);
-    jobs.cluster.settle();
+    jobs.cluster.comes_as("waits", &[("cpu", "3")], |facts| {
+        facts.spec.tolerations =
+            vec![Toleration { key: "node.kubernetes.io/unschedulable".into(), ..Toleration::default() }];
+    });
     jobs.cluster.change_node("a", |facts| facts.unschedulable = true);
     jobs.cluster.settle();
     assert_eq!((jobs.places("rl").len(), jobs.cluster.node_of("waits")), (2, None));
@@ -205,16 +200,14 @@ fn a_former_pod_that_is_not_gone_yet_does_not_use_up_the_time_of_the_place() {
 
 #[test]
 fn a_restarted_scheduler_rebuilds_the_reservations_from_the_status_alone() {
-    let mut jobs = TestJobs::new();
-    jobs.node("a", 64, 8);
+    let mut jobs = TestJobs::on("a", 64, 8);
     let gpus: &[(&str, &str)] = &[("nvidia.com/gpu", "2")];
     jobs.run("rl", gpus, (3, gpus), |_| {});
     jobs.controller("rl");
     let before = jobs.facts("rl").clone();
     jobs.cluster.restart();
     assert_eq!(jobs.reserved(), 3, "the leader is bound, the workers' room is kept");
-    jobs.cluster.pod("thief", &[("nvidia.com/gpu", "1")]);
-    jobs.cluster.settle();
+    jobs.cluster.comes("thief", &[("nvidia.com/gpu", "1")]);
     assert_eq!(jobs.cluster.node_of("thief"), None);
     assert_eq!(jobs.facts("rl"), &before, "nothing is written that stands there already");
     jobs.leader_up("rl");
@@ -225,25 +218,19 @@ fn a_restarted_scheduler_rebuilds_the_reservations_from_the_status_alone() {
 
 #[test]
 fn a_restarted_scheduler_keeps_places_beside_a_pod_with_pending_victims() {
-    let mut jobs = TestJobs::new();
-    jobs.node("a", 64, 8);
+    let mut jobs = TestJobs::on("a", 64, 8);
     let gpus = |count| [("nvidia.com/gpu", count)];
-    jobs.cluster.pod("low", &gpus("6"));
-    jobs.cluster.settle();
+    jobs.cluster.comes("low", &gpus("6"));
     jobs.serve();
     jobs.run("rl", &gpus("1"), (1, &gpus("1")), |_| {});
     let places = jobs.places("rl");
     assert_eq!((places.len(), jobs.reserved()), (2, 2));
-    let mut high = pod("high", &gpus("6"), jobs.cluster.now);
-    high.spec.priority = 9;
-    jobs.cluster.submit(high);
-    jobs.cluster.settle();
+    jobs.cluster.comes_as("high", &gpus("6"), |facts| facts.spec.priority = 9);
     assert_eq!(jobs.cluster.evicted, ["low"]);
     jobs.cluster.restart();
     jobs.cluster.settle();
-    assert_eq!((jobs.places("rl"), jobs.reserved(), jobs.cluster.stats().jobs.places_void), (places, 2, 0));
-    jobs.cluster.delete("low");
-    jobs.cluster.settle();
+    assert_eq!((jobs.places("rl"), jobs.reserved(), jobs.cluster.stats().job_places_void), (places, 2, 0));
+    jobs.cluster.goes("low");
     jobs.serve();
     assert_eq!(jobs.cluster.node_of("high"), Some("a"));
     jobs.start("rl");
@@ -264,32 +251,27 @@ fn a_deleted_job_gives_its_places_back_and_says_so() {
 
 #[test]
 fn a_worker_that_fails_keeps_its_place_for_the_next_one() {
-    let mut jobs = TestJobs::new();
-    jobs.node("a", 3, 0);
+    let mut jobs = TestJobs::on("a", 3, 0);
     jobs.run("rl", CPU, (2, CPU), |_| {});
     jobs.start("rl");
     jobs.cluster.change_pod("rl-actor-0", |facts| facts.handoff.phase = Phase::Failed);
-    jobs.cluster.pod("thief", CPU);
-    jobs.cluster.settle();
+    jobs.cluster.comes("thief", CPU);
     assert_eq!((jobs.cluster.node_of("thief"), jobs.reserved()), (None, 1));
-    jobs.cluster.delete("rl-actor-0");
-    jobs.cluster.settle();
+    jobs.cluster.goes("rl-actor-0");
     jobs.controller("rl");
     assert_eq!((jobs.cluster.node_of("rl-actor-0"), jobs.reserved()), (Some("a"), 0));
 }
 
 #[test]
 fn a_worker_that_has_done_its_work_gives_its_room_up_and_stays_listed() {
-    let mut jobs = TestJobs::new();
-    jobs.node("a", 3, 0);
+    let mut jobs = TestJobs::on("a", 3, 0);
     jobs.run("rl", CPU, (2, CPU), |_| {});
     jobs.start("rl");
     jobs.cluster.finish("rl-actor-0");
     jobs.change("rl", |facts| {
         facts.ended.insert("rl-actor-0".into(), WorkerEnd::Succeeded);
     });
-    jobs.cluster.pod("next", CPU);
-    jobs.cluster.settle();
+    jobs.cluster.comes("next", CPU);
     assert_eq!(jobs.cluster.node_of("next"), Some("a"));
     assert_eq!((jobs.places("rl").len(), jobs.state("rl")), (3, Some(ScheduleState::ScheduledSucceed)));
     jobs.cluster.wait(120);
@@ -377,16 +359,13 @@ fn another_clients_edit_of_our_half_is_put_right() {
 
 #[test]
 fn a_failed_bind_leaves_the_place_to_the_pod() {
-    let mut jobs = TestJobs::new();
-    jobs.node("a", 2, 0);
+    let mut jobs = TestJobs::on("a", 2, 0);
     jobs.run("rl", CPU, (1, CPU), |_| {});
     jobs.cluster.bind_faults.push_back(Fault::Refused);
     let made = jobs.pod_of("rl", "rl-learner");
-    jobs.cluster.submit(made);
-    jobs.cluster.settle();
+    jobs.cluster.enters(made);
     assert_eq!((jobs.cluster.node_of("rl-learner"), jobs.reserved()), (None, 2), "kept for the next try");
-    let thief = pod("thief", CPU, jobs.cluster.now);
-    jobs.cluster.submit(thief);
+    jobs.cluster.pod("thief", CPU);
     jobs.cluster.wait(3);
     assert_eq!((jobs.cluster.node_of("thief"), jobs.cluster.node_of("rl-learner")), (None, Some("a")));
 }
@@ -432,15 +411,13 @@ fn a_write_that_somebody_came_before_is_decided_again_on_what_is_there_now() {
 
 /// Four CPUs of which a Gang of the least priority holds some, and a job before it that wants them all.
 fn a_job_before_a_gang() -> TestJobs {
-    let mut jobs = TestJobs::new();
-    jobs.node("a", 4, 0);
+    let mut jobs = TestJobs::on("a", 4, 0);
     jobs.node("b", 2, 0);
     jobs.run("gang", &[("cpu", "4")], (1, &[("cpu", "2")]), |spec| {
         (spec.basic, spec.priority) = (BasicPolicy::Gang, 1);
     });
     jobs.run("first", &[("cpu", "3")], (1, CPU), |spec| spec.priority = 9);
-    jobs.cluster.pod("thief", &[("cpu", "4")]);
-    jobs.cluster.settle();
+    jobs.cluster.comes("thief", &[("cpu", "4")]);
     assert_eq!((jobs.state("first"), jobs.cluster.node_of("thief")), (Some(ScheduleState::Unscheduled), None));
     jobs
 }
@@ -482,8 +459,7 @@ fn a_job_that_loses_a_place_is_judged_before_anything_is_written() {
         assert_eq!(jobs.places("rl")["actor-1"], "b");
         jobs.cluster.job_writes
     };
-    let mut jobs = TestJobs::new();
-    jobs.node("a", 3, 0);
+    let mut jobs = TestJobs::on("a", 3, 0);
     jobs.node("b", 1, 0);
     let writes = gang(&mut jobs);
     jobs.cluster.nodes.remove("b");
@@ -492,8 +468,7 @@ fn a_job_that_loses_a_place_is_judged_before_anything_is_written() {
     assert_eq!((jobs.state("rl"), jobs.places("rl").len()), (Some(ScheduleState::Unscheduled), 0));
     assert_eq!(jobs.cluster.job_writes, writes + 1, "no status says that a gang of two pods may start");
 
-    let mut jobs = TestJobs::new();
-    jobs.node("a", 3, 0);
+    let mut jobs = TestJobs::on("a", 3, 0);
     jobs.node("b", 1, 0);
     let writes = gang(&mut jobs);
     let large = jobs.job("other", CPU, (1, &[("cpu", "3")])).spec.unwrap().parts[1].pod.clone();
@@ -504,8 +479,7 @@ fn a_job_that_loses_a_place_is_judged_before_anything_is_written() {
 
 #[test]
 fn a_place_that_is_found_anew_where_it_was_is_not_written() {
-    let mut jobs = TestJobs::new();
-    jobs.node("a", 4, 0);
+    let mut jobs = TestJobs::on("a", 4, 0);
     jobs.run("rl", CPU, (2, CPU), |_| {});
     let writes = jobs.cluster.job_writes;
     jobs.cluster.wait(200);
@@ -522,8 +496,7 @@ fn a_pod_that_is_bound_elsewhere_than_its_place_has_its_place_there() {
     jobs.leader_up("rl");
     let mut made = jobs.pod_of("rl", "rl-actor-0");
     made.handoff.node = Some("b".into());
-    jobs.cluster.submit(made);
-    jobs.cluster.settle();
+    jobs.cluster.enters(made);
     assert_eq!((jobs.places("rl")["actor-0"].as_str(), jobs.reserved()), ("b", 1), "it was bound by hand");
     assert_eq!(jobs.state("rl"), Some(ScheduleState::ScheduledSucceed));
     jobs.check();
@@ -531,18 +504,15 @@ fn a_pod_that_is_bound_elsewhere_than_its_place_has_its_place_there() {
 
 #[test]
 fn places_are_kept_when_the_leader_has_ended_before_its_controller_saw_it() {
-    let mut jobs = TestJobs::new();
-    jobs.node("a", 3, 0);
+    let mut jobs = TestJobs::on("a", 3, 0);
     jobs.node("b", 1, 0);
     jobs.run("rl", &[("cpu", "2")], (2, CPU), |spec| spec.min_workers = 2);
     assert_eq!(jobs.places("rl")["actor-1"], "b");
     let made = jobs.pod_of("rl", "rl-learner");
-    jobs.cluster.submit(made);
-    jobs.cluster.settle();
+    jobs.cluster.enters(made);
     jobs.serve();
     jobs.cluster.finish("rl-learner");
-    jobs.cluster.pod("next", &[("cpu", "2")]);
-    jobs.cluster.settle();
+    jobs.cluster.comes("next", &[("cpu", "2")]);
     assert_eq!(jobs.cluster.node_of("next"), Some("a"), "its room is another pod's by now");
     jobs.cluster.nodes.remove("b");
     jobs.cluster.event(WorldEvent::NodeGone("b".into()));

@@ -7,6 +7,7 @@ use baton::contract::gang::{BadValue, TopologyLayer, TopologySpec};
 use baton::contract::tyjob::{BasicPolicy, ScheduleState};
 use baton::decide::tyjob::placement::JobSpec;
 
+use crate::harness::parts::labels_of;
 use crate::harness::tyjobs::{TestJobs, key};
 
 const RACK: &str = "example.com/rack";
@@ -116,7 +117,7 @@ fn a_job_finds_the_rack_of_its_pool_however_many_others_are_free() {
         asks(spec, Some(RACK), None);
         for part in &mut spec.parts {
             let mut pod = (*part.pod.spec).clone();
-            pod.node_selector = [("pool".to_owned(), "x".to_owned())].into();
+            pod.node_selector = labels_of("pool", "x");
             part.pod.spec = pod.into();
         }
     });

@@ -73,11 +73,8 @@ fn every_name_of_a_gpu_counts_in_percent_of_one_resource() {
 
 #[test]
 fn bytes_of_gpu_memory_count_as_the_part_of_the_gpus_that_they_take() {
-    let mut jobs = TestJobs::new();
-    jobs.node("n", 64, 8);
-    let mut busy = pod("busy", &[("cpu", "64")], jobs.cluster.now);
-    busy.handoff.node = Some("n".into());
-    jobs.cluster.submit(busy);
+    let mut jobs = TestJobs::on("n", 64, 8);
+    jobs.cluster.pod_as("busy", &[("cpu", "64")], |facts| facts.handoff.node = Some("n".into()));
     let mut tell = |name: &str, asked: &[(&str, &str)]| {
         let one: Vec<_> = [("cpu", "1")].into_iter().chain(asked.iter().copied()).collect();
         jobs.run(name, &one[..], (1, &one[..]), |spec| spec.queue = JobQueuePolicy::Drf);
@@ -137,8 +134,7 @@ fn in_a_mixed_queue_drf_jobs_share_the_places_that_priority_gave_them() {
 
 /// One node of four CPUs, and a PriorityClass of 1000.
 fn one_node() -> TestJobs {
-    let mut jobs = TestJobs::new();
-    jobs.node("n", 4, 0);
+    let mut jobs = TestJobs::on("n", 4, 0);
     let class = PriorityClassFacts { value: 1000, default: false, never_preempts: true };
     jobs.cluster.event(WorldEvent::PriorityClass("high".into(), class));
     jobs

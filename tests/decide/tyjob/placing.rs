@@ -1,9 +1,10 @@
 //! Jobs placed by the engine: nodes by policy, what is kept, and how the pods take their places over.
 
+use std::sync::Arc;
+
 use baton::contract::tyjob::{BasicPolicy, JobQueuePolicy, ScheduleState, Stage};
 use baton::contract::{DeviceType, PodKey};
 use baton::decide::world::JobClaim;
-use std::sync::Arc;
 
 use crate::harness::pod;
 use crate::harness::tyjobs::{TestJobs, key};
@@ -24,10 +25,10 @@ fn uneven() -> TestJobs {
     for (name, used) in [("c", 8), ("b", 6), ("a", 0)] {
         jobs.node(name, 12, 0);
         if used > 0 {
-            let mut taken = pod(&format!("on-{name}"), &[("cpu", &used.to_string())], jobs.cluster.now);
-            taken.handoff.node = Some(name.into());
-            taken.handoff.scheduler_name = "other".into();
-            jobs.cluster.submit(taken);
+            jobs.cluster.pod_as(&format!("on-{name}"), &[("cpu", &used.to_string())], |facts| {
+                facts.handoff.node = Some(name.into());
+                facts.handoff.scheduler_name = "other".into();
+            });
         }
     }
     jobs
@@ -61,9 +62,9 @@ fn min_fragment_prefers_the_node_that_stays_even() {
     jobs.cluster.change_node("b", |facts| facts.allocatable.memory = 100);
     // a: cpu 0.1, memory 0.1; b: cpu 0.5, memory 0.1 before the job's pod of one CPU and 10 bytes.
     for (node, cpu) in [("a", "1"), ("b", "5")] {
-        let mut taken = pod(&format!("on-{node}"), &[("cpu", cpu), ("memory", "10")], jobs.cluster.now);
-        taken.handoff.node = Some(node.into());
-        jobs.cluster.submit(taken);
+        jobs.cluster.pod_as(&format!("on-{node}"), &[("cpu", cpu), ("memory", "10")], |facts| {
+            facts.handoff.node = Some(node.into());
+        });
     }
     let one: &[(&str, &str)] = &[("cpu", "1"), ("memory", "10")];
     // a: (1 - 0) * 0.2 = 0.2; b: (1 - 0.4) * 0.4 = 0.24. One more on b: a 0.2, b: (1 - 0.4) * 0.5 = 0.3.
@@ -99,8 +100,7 @@ fn job_anti_affinity_spreads_and_prefers_the_emptiest_among_equals() {
 
 #[test]
 fn a_gang_is_placed_whole_or_not_at_all() {
-    let mut jobs = TestJobs::new();
-    jobs.node("a", 4, 0);
+    let mut jobs = TestJobs::on("a", 4, 0);
     jobs.run("rl", CPU, (4, CPU), |spec| spec.basic = BasicPolicy::Gang);
     assert_eq!((jobs.state("rl"), jobs.reserved()), (Some(ScheduleState::Unscheduled), 0));
     assert!(jobs.message("rl").contains("all are needed"), "{}", jobs.message("rl"));
@@ -113,8 +113,7 @@ fn a_gang_is_placed_whole_or_not_at_all() {
 
 #[test]
 fn a_job_starts_with_its_minimum_and_the_rest_follows() {
-    let mut jobs = TestJobs::new();
-    jobs.node("a", 3, 0);
+    let mut jobs = TestJobs::on("a", 3, 0);
     jobs.run("rl", CPU, (4, CPU), |spec| spec.min_workers = 2);
     assert_eq!((jobs.state("rl"), jobs.places("rl").len()), (Some(ScheduleState::ScheduledPartly), 3));
     jobs.start("rl");
@@ -128,8 +127,7 @@ fn a_job_starts_with_its_minimum_and_the_rest_follows() {
 
 #[test]
 fn below_the_minimum_nothing_is_kept() {
-    let mut jobs = TestJobs::new();
-    jobs.node("a", 2, 0);
+    let mut jobs = TestJobs::on("a", 2, 0);
     jobs.run("rl", CPU, (4, CPU), |spec| spec.min_workers = 2);
     assert_eq!((jobs.state("rl"), jobs.reserved()), (Some(ScheduleState::Unscheduled), 0));
     assert!(jobs.facts("rl").allocations.is_empty());
@@ -139,15 +137,13 @@ fn below_the_minimum_nothing_is_kept() {
 
 #[test]
 fn pods_take_their_places_over_and_end_up_bound_with_their_devices() {
-    let mut jobs = TestJobs::new();
-    jobs.node("a", 8, 4);
+    let mut jobs = TestJobs::on("a", 8, 4);
     jobs.node("b", 8, 4);
     let gpus: &[(&str, &str)] = &[("cpu", "1"), ("nvidia.com/gpu", "2")];
     jobs.run("rl", gpus, (3, gpus), |_| {});
     assert_eq!((jobs.state("rl"), jobs.reserved()), (Some(ScheduleState::ScheduledSucceed), 4));
     // What is reserved is no other job's.
-    jobs.cluster.pod("alone", &[("nvidia.com/gpu", "1")]);
-    jobs.cluster.settle();
+    jobs.cluster.comes("alone", &[("nvidia.com/gpu", "1")]);
     assert_eq!(jobs.cluster.node_of("alone"), None);
     let places = jobs.places("rl");
     jobs.start("rl");
@@ -162,8 +158,7 @@ fn pods_take_their_places_over_and_end_up_bound_with_their_devices() {
 
 #[test]
 fn a_forged_claim_counts_for_nothing() {
-    let mut jobs = TestJobs::new();
-    jobs.node("a", 3, 0);
+    let mut jobs = TestJobs::on("a", 3, 0);
     jobs.run("rl", CPU, (2, CPU), |_| {});
     assert_eq!(jobs.reserved(), 3);
     let claim = |uid: &str, job: &str| Some(Arc::new(JobClaim { name: job.into(), uid: uid.into(), attempt: Some(0) }));
@@ -171,27 +166,21 @@ fn a_forged_claim_counts_for_nothing() {
     for (name, claim) in
         [("forged", claim("uid-no", "no")), ("rl-learner", claim("uid-x", "rl")), ("rl-actor-9", claim("uid-rl", "rl"))]
     {
-        let mut forged = pod(name, CPU, jobs.cluster.now);
-        forged.spec.job = claim;
-        jobs.cluster.submit(forged);
-        jobs.cluster.settle();
+        jobs.cluster.comes_as(name, CPU, |facts| facts.spec.job = claim);
         assert_eq!(jobs.cluster.node_of(name), None, "the room is the job's");
         jobs.cluster.delete(name);
     }
     assert_eq!(jobs.reserved(), 3);
     // With room beside the job it is a pod like any other.
     jobs.node("b", 1, 0);
-    let mut forged = pod("forged", CPU, jobs.cluster.now);
-    forged.spec.job = claim("uid-no", "no");
-    jobs.cluster.submit(forged);
+    jobs.cluster.pod_as("forged", CPU, |facts| facts.spec.job = claim("uid-no", "no"));
     jobs.cluster.wait(1);
     assert_eq!(jobs.cluster.node_of("forged"), Some("b"));
 }
 
 #[test]
 fn the_smaller_dominant_share_goes_first_where_both_ask_for_drf() {
-    let mut jobs = TestJobs::new();
-    jobs.node("a", 10, 0);
+    let mut jobs = TestJobs::on("a", 10, 0);
     // Not before both are there.
     jobs.cluster.change_node("a", |facts| facts.unschedulable = true);
     let large: &[(&str, &str)] = &[("cpu", "4")];
@@ -207,8 +196,7 @@ fn the_smaller_dominant_share_goes_first_where_both_ask_for_drf() {
 
 #[test]
 fn a_job_that_never_fits_fails_after_the_grace_and_not_before() {
-    let mut jobs = TestJobs::new();
-    jobs.node("a", 4, 0);
+    let mut jobs = TestJobs::on("a", 4, 0);
     let large: &[(&str, &str)] = &[("cpu", "5")];
     jobs.run("rl", large, (1, CPU), |_| {});
     jobs.cluster.wait(298);
@@ -224,11 +212,8 @@ fn a_job_that_never_fits_fails_after_the_grace_and_not_before() {
 
 #[test]
 fn a_job_that_only_waits_for_others_to_leave_never_fails() {
-    let mut jobs = TestJobs::new();
-    jobs.node("a", 4, 0);
-    let mut taken = pod("taken", &[("cpu", "4")], jobs.cluster.now);
-    taken.handoff.node = Some("a".into());
-    jobs.cluster.submit(taken);
+    let mut jobs = TestJobs::on("a", 4, 0);
+    jobs.cluster.pod_as("taken", &[("cpu", "4")], |facts| facts.handoff.node = Some("a".into()));
     jobs.run("rl", CPU, (3, CPU), |spec| spec.basic = BasicPolicy::Gang);
     jobs.cluster.change_node("a", |facts| facts.unschedulable = true);
     jobs.cluster.wait(400);
@@ -241,8 +226,7 @@ fn a_job_that_only_waits_for_others_to_leave_never_fails() {
 
 #[test]
 fn an_invalid_job_and_one_that_has_ended_get_nothing() {
-    let mut jobs = TestJobs::new();
-    jobs.node("a", 8, 0);
+    let mut jobs = TestJobs::on("a", 8, 0);
     let mut invalid = jobs.job("bad", CPU, (1, CPU));
     (invalid.spec, invalid.stage) = (Err("spec.leader.name: empty".into()), None);
     jobs.submit(invalid);

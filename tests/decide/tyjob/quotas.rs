@@ -75,8 +75,7 @@ fn pods_that_the_quota_counts_are_not_counted_again() {
     jobs.cluster.wait(60);
     assert_eq!((jobs.holds("rl"), jobs.cluster.stats().jobs.places_void), ((4, 0), 0));
     // A worker that has to be made again needs no more than it had.
-    jobs.cluster.delete("rl-actor-1");
-    jobs.cluster.settle();
+    jobs.cluster.goes("rl-actor-1");
     jobs.cluster.wait(2);
     jobs.gpus(4, 3);
     jobs.cluster.wait(2);
@@ -191,8 +190,7 @@ fn what_admission_would_refuse_gets_no_place_and_its_words_are_said() {
 
 #[test]
 fn a_place_has_room_for_what_a_limit_range_gives_to_its_pod() {
-    let mut jobs = TestJobs::new();
-    jobs.node("a", 8, 0);
+    let mut jobs = TestJobs::on("a", 8, 0);
     let give = |jobs: &mut TestJobs, cpu: &str| {
         jobs.limit_range(json!({"type": "Container", "defaultRequest": {"cpu": cpu}}));
     };
@@ -230,8 +228,7 @@ fn a_pod_that_asks_for_less_than_its_place_pays_for_no_more_and_keeps_no_place()
         forged.spec.requests = Default::default();
         let claim = forged.spec.job.as_deref().unwrap().clone();
         forged.spec.job = Some(JobClaim { attempt: Some(attempt), ..claim }.into());
-        jobs.cluster.submit(forged);
-        jobs.cluster.settle();
+        jobs.cluster.enters(forged);
         jobs.cluster.wait(3);
         jobs.run("other", CPU, (1, EIGHT), |_| {});
         assert_eq!(jobs.holds("other"), (0, 0), "attempt {attempt}: the quota is reserved");
@@ -239,12 +236,10 @@ fn a_pod_that_asks_for_less_than_its_place_pays_for_no_more_and_keeps_no_place()
             jobs.cluster.wait(60);
             for at in 0..4 {
                 let name = format!("whole-{at}");
-                jobs.cluster.pod(&name, EIGHT);
-                jobs.cluster.settle();
+                jobs.cluster.comes(&name, EIGHT);
                 jobs.serve();
                 assert!(jobs.cluster.node_of(&name).is_some(), "the pod does not ask for these GPUs: {name}");
-                jobs.cluster.delete(&name);
-                jobs.cluster.settle();
+                jobs.cluster.goes(&name);
             }
         }
         jobs.cluster.wait(10 * 60);
@@ -316,8 +311,7 @@ fn a_worker_that_the_quota_counts_is_placed_although_another_is_beyond_it() {
     assert_eq!(jobs.holds("rl"), (1, 0), "given back");
     // The second one is made after all; other pods of the namespace use what is left.
     let late = jobs.pod_of("rl", "rl-actor-1");
-    jobs.cluster.submit(late);
-    jobs.cluster.settle();
+    jobs.cluster.enters(late);
     jobs.gpus(3, 3);
     jobs.cluster.wait(61);
     jobs.serve();
@@ -332,14 +326,12 @@ fn a_pod_that_the_quota_counts_is_not_counted_twice_by_an_explanation() {
     jobs.run("rl", GPU, (1, GPU), |_| {});
     jobs.start("rl");
     jobs.gpus(2, 2);
-    jobs.cluster.delete("rl-actor-0");
-    jobs.cluster.settle();
+    jobs.cluster.goes("rl-actor-0");
     jobs.gpus(2, 1);
     jobs.cluster.wait(10 * 60 + 1);
     assert_eq!(jobs.holds("rl"), (1, 0), "given back");
     let late = jobs.pod_of("rl", "rl-actor-0");
-    jobs.cluster.submit(late);
-    jobs.cluster.settle();
+    jobs.cluster.enters(late);
     jobs.gpus(2, 2);
     let explained = jobs.cluster.explain_job(&key("rl")).unwrap();
     let missing = explained.seats.iter().find(|seat| seat.state == "missing").unwrap();
@@ -467,8 +459,7 @@ fn a_job_rests_longer_each_time_and_starts_afresh_once_it_runs() {
     jobs.start("rl");
     assert_eq!(jobs.holds("rl"), (4, 0));
     // A worker that cannot be made again.
-    jobs.cluster.delete("rl-actor-0");
-    jobs.cluster.settle();
+    jobs.cluster.goes("rl-actor-0");
     jobs.cluster.wait(10 * 60 + 1);
     assert_eq!((jobs.holds("rl"), jobs.state("rl")), ((3, 0), Some(ScheduleState::ScheduledPartly)));
     assert!(jobs.message("rl").starts_with("pod rl-actor-0 was not made") && jobs.message("rl").contains("in 1 min"));

@@ -1,7 +1,9 @@
 //! The pure scheduler under test: [`TestScheduler`], and verbs for gangs and TYJobs on top of it.
 
 pub mod gangs;
+pub mod parts;
 pub mod scheduler;
+mod steps;
 pub mod tyjobs;
 pub mod values;
 

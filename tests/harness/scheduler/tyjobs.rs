@@ -38,6 +38,13 @@ impl TestJobs {
         Self { cluster: TestScheduler::with(config, DefaultSet::default()), serial: 0 }
     }
 
+    /// A cluster of one node.
+    pub fn on(node: &str, cpus: u32, gpus: u32) -> Self {
+        let mut jobs = Self::new();
+        jobs.node(node, cpus, gpus);
+        jobs
+    }
+
     /// A node of this many CPUs and GPUs, with 512 GiB.
     pub fn node(&mut self, name: &str, cpus: u32, gpus: u32) {
         self.cluster.node(name, gpus);

@@ -1,0 +1,28 @@
+//! Parts of pods and nodes that many tests need: labels, and what pods ask for by them.
+
+use std::collections::BTreeMap;
+
+use baton::contract::hint::LabelSelector;
+use baton::decide::world::spec::{NodeOperator, NodeRequirement, NodeTerm, PodTerm};
+
+/// This label alone.
+pub fn labels_of(key: &str, value: &str) -> BTreeMap<String, String> {
+    [(key.to_owned(), value.to_owned())].into()
+}
+
+/// What has this label.
+pub fn with_label(key: &str, value: &str) -> LabelSelector {
+    LabelSelector { match_labels: labels_of(key, value), ..LabelSelector::default() }
+}
+
+/// Pods with this label `app`, in a domain of the nodes' key.
+pub fn near(app: &str, topology_key: &str) -> PodTerm {
+    PodTerm { selector: Some(with_label("app", app)), topology_key: topology_key.to_owned(), ..PodTerm::default() }
+}
+
+/// Nodes whose label has one of these values.
+pub fn among(key: &str, values: &[&str]) -> NodeTerm {
+    let values = values.iter().map(|value| (*value).to_owned()).collect();
+    let expressions = vec![NodeRequirement { key: key.to_owned(), operator: NodeOperator::In, values }];
+    NodeTerm { expressions, ..NodeTerm::default() }
+}

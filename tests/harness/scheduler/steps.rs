@@ -1,0 +1,68 @@
+//! Steps of a test: something happens to the cluster, and the scheduler does all that it can do at that time.
+
+use baton::contract::inventory::Device;
+use baton::decide::world::{PodFacts, WorldEvent};
+
+use super::{TestScheduler, gpu_device, pod};
+
+impl TestScheduler {
+    /// A cluster of one node.
+    pub fn on(node: &str, gpus: u32) -> Self {
+        let mut cluster = Self::new();
+        cluster.node(node, gpus);
+        cluster
+    }
+
+    /// As [`TestScheduler::pod`], of a pod with more to it. The scheduler has not seen to it yet.
+    pub fn pod_as(&mut self, name: &str, limits: &[(&str, &str)], change: impl FnOnce(&mut PodFacts)) {
+        let mut facts = pod(name, limits, self.now);
+        change(&mut facts);
+        self.submit(facts);
+    }
+
+    pub fn comes(&mut self, name: &str, limits: &[(&str, &str)]) {
+        self.pod(name, limits);
+        self.settle();
+    }
+
+    pub fn comes_as(&mut self, name: &str, limits: &[(&str, &str)], change: impl FnOnce(&mut PodFacts)) {
+        self.pod_as(name, limits, change);
+        self.settle();
+    }
+
+    pub fn enters(&mut self, facts: PodFacts) {
+        self.submit(facts);
+        self.settle();
+    }
+
+    /// The pod is deleted.
+    pub fn goes(&mut self, name: &str) {
+        self.delete(name);
+        self.settle();
+    }
+
+    /// The pod succeeds.
+    pub fn ends(&mut self, name: &str) {
+        self.finish(name);
+        self.settle();
+    }
+
+    /// The agent has served the pod that holds the lock.
+    pub fn serves(&mut self, node: &str) {
+        self.agent_releases(node);
+        self.settle();
+    }
+
+    /// The agents have served every pod that holds a lock. The scheduler has not seen to it yet.
+    pub fn all_release(&mut self) {
+        let locked: Vec<String> = self.locks.keys().cloned().collect();
+        locked.iter().for_each(|node| self.agent_releases(node));
+    }
+
+    /// The node's daemon publishes GPUs that differ from what it has at first.
+    pub fn device(&mut self, node: &str, gpus: u32, change: impl FnOnce(&mut Device)) {
+        let mut device = gpu_device(node, gpus);
+        change(&mut device);
+        self.event(WorldEvent::Devices(Box::new(device)));
+    }
+}
