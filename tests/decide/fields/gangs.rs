@@ -187,8 +187,7 @@ impl Says {
     }
 
     fn gangs(&self, cpus: u32) -> TestGangs {
-        let mut gangs = TestGangs::new(cpus);
-        gangs.accumulating = true;
+        let mut gangs = TestGangs::holding(cpus);
         if self.has_group {
             let object = json!({
                 "metadata": { "name": "g", "namespace": "ml", "annotations": self.annotations, "uid": "group" },
@@ -345,10 +344,10 @@ fn look(on: On, api: PodGroupApi, name: &str, value: Option<&str>) -> String {
             gangs.cluster.now += std::time::Duration::from_secs(1);
             let mut keys = own("younger");
             keys.extend(value.map(|value| (format!("label:{name}"), value.to_owned())));
-            let mut facts = gangs.facts("younger", &[("cpu", "1")], &keys);
-            facts.spec.labels.extend(value.map(|value| (name.to_owned(), value.to_owned())));
-            facts.spec.gang = declared("ml", &keys);
-            gangs.cluster.submit(facts);
+            gangs.asks_as("younger", &[("cpu", "1")], &keys, |facts| {
+                facts.spec.labels.extend(value.map(|value| (name.to_owned(), value.to_owned())));
+                facts.spec.gang = declared("ml", &keys);
+            });
             gangs.node("room", 1);
             gangs.wait(2);
             format!("first: {}", gangs.bound().join(" "))

@@ -5,17 +5,16 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use baton::contract::hint::LabelSelector;
 use baton::contract::{DeviceId, DeviceType, PodKey, Quantity, key};
 use baton::decide::core::EarmarkPolicy;
 use baton::decide::core::rules::plugins::DefaultSet;
 use baton::decide::pod::Phase;
 use baton::decide::scheduler::Config;
-use baton::decide::world::spec::PodTerm;
 use baton::decide::world::{Resources, WorldEvent};
 
 use crate::dice::Dice;
 use crate::harness::gangs::{P, TestGangs, declared, gang};
+use crate::harness::parts::{labels_of, near};
 use crate::harness::{TestScheduler, gpu_device};
 
 const NODES: u32 = 40;
@@ -71,11 +70,10 @@ impl Stream {
     fn settle(&mut self) {
         loop {
             self.gangs.cluster.settle();
-            let locked: Vec<String> = self.gangs.cluster.locks.keys().cloned().collect();
-            if locked.is_empty() {
+            if self.gangs.cluster.locks.is_empty() {
                 return;
             }
-            locked.iter().for_each(|node| self.gangs.cluster.agent_releases(node));
+            self.gangs.cluster.all_release();
         }
     }
 
@@ -180,9 +178,9 @@ fn kept_nodes_take_the_gang_and_higher_priority_and_pods_without_devices_only() 
     gangs.wait(2);
     assert!(gangs.condition("small").contains("kept for gang ml/big"), "{}", gangs.condition("small"));
     gangs.member("plain", &[]);
-    let mut urgent = gangs.facts("urgent", &[(key::NVIDIA_GPU, "1")], &[]);
-    (urgent.spec.priority, urgent.spec.never_preempts) = (9, true);
-    gangs.cluster.submit(urgent);
+    gangs.asks_as("urgent", &[(key::NVIDIA_GPU, "1")], &[], |facts| {
+        (facts.spec.priority, facts.spec.never_preempts) = (9, true);
+    });
     gangs.wait(2);
     assert_eq!((gangs.count("small"), gangs.count("plain"), gangs.count("urgent")), (0, 1, 1));
     // The pods there end: the gang starts, and the earmark is over.
@@ -235,8 +233,7 @@ fn a_decision_beside_an_earmark_judges_no_kept_node_again() {
     let mut judged = Vec::new();
     for name in ["first", "second"] {
         let before = gangs.cluster.stats().judged;
-        gangs.member(name, &[]);
-        gangs.settle();
+        gangs.comes(name, &[]);
         judged.push(gangs.cluster.stats().judged - before);
     }
     assert!(gangs.count("second") == 1 && judged[1] < kept.len() as u64, "{judged:?} judged, {} kept", kept.len());
@@ -253,9 +250,7 @@ fn a_pod_that_surely_ends_before_another_one_there_may_use_a_kept_node() {
     gangs.delete(&there[1]);
     gangs.delete(&there[2]);
     for (name, deadline) in [("long", 600), ("short", 300)] {
-        let mut facts = gangs.facts(name, &[(key::NVIDIA_GPU, "1")], &[]);
-        facts.spec.deadline = Some(deadline);
-        gangs.cluster.submit(facts);
+        gangs.asks_as(name, &[(key::NVIDIA_GPU, "1")], &[], |facts| facts.spec.deadline = Some(deadline));
         gangs.wait(1);
     }
     assert_eq!((gangs.count("long"), gangs.count("short")), (0, 1));
@@ -320,9 +315,7 @@ fn an_earmark_ends_with_its_gang_limit_or_node_and_is_no_larger_than_its_share()
 fn kept_nodes_on_which_the_gang_does_not_fit_any_more_are_given_up() {
     let mut gangs = aged(|_| {});
     let fails = |gangs: &mut TestGangs, node: &str| {
-        let mut device = gpu_device(node, 8);
-        device.spec.devices[0].health = false;
-        gangs.cluster.event(WorldEvent::Devices(Box::new(device)));
+        gangs.cluster.device(node, 8, |device| device.spec.devices[0].health = false);
     };
     let failed = kept(&gangs)[0].clone();
     fails(&mut gangs, &failed);
@@ -392,9 +385,7 @@ fn a_group_that_gives_way_to_another_gets_no_kept_node() {
     // It holds the room for one of its two members.
     let keys = gang("half", "2", &[("mode", "NonStrict"), ("waiting-time", "3h")]);
     for n in 0..2 {
-        let mut facts = gangs.facts(&format!("half-{n}"), &[(key::NVIDIA_GPU, "4")], &keys);
-        facts.spec.priority = -1;
-        gangs.cluster.submit(facts);
+        gangs.asks_as(&format!("half-{n}"), &[(key::NVIDIA_GPU, "4")], &keys, |facts| facts.spec.priority = -1);
     }
     gangs.wait(2);
     assert_eq!(gangs.cluster.reservations(), 1, "{}", gangs.condition("half-0"));
@@ -402,7 +393,7 @@ fn a_group_that_gives_way_to_another_gets_no_kept_node() {
     gangs.wait(2);
     let mut urgent = gangs.facts("urgent", &[(key::NVIDIA_GPU, "4")], &[]);
     urgent.spec.priority = 9;
-    urgent.spec.node_selector = [("spot".to_owned(), "here".to_owned())].into();
+    urgent.spec.node_selector = labels_of("spot", "here");
     gangs.cluster.change_node(&others[0], |facts| drop(facts.labels.insert("spot".to_owned(), "here".to_owned())));
     gangs.cluster.submit(urgent);
     gangs.wait(2);
@@ -439,9 +430,7 @@ fn a_pod_of_higher_priority_evicts_pods_of_kept_nodes() {
     for name in others.filter(|name| !is_kept(&gangs, name)).collect::<Vec<_>>() {
         gangs.change(&name, |facts| facts.spec.priority = 20);
     }
-    let mut urgent = gangs.facts("urgent", &[(key::NVIDIA_GPU, "1")], &[]);
-    urgent.spec.priority = 9;
-    gangs.cluster.submit(urgent);
+    gangs.asks_as("urgent", &[(key::NVIDIA_GPU, "1")], &[], |facts| facts.spec.priority = 9);
     gangs.wait(2);
     assert_eq!(gangs.cluster.evicted.len(), 1, "{}", gangs.condition("urgent"));
 }
@@ -517,9 +506,7 @@ fn a_gang_of_which_a_member_without_devices_can_run_nowhere_keeps_no_node() {
     let keys = gang("big", "3", &[]);
     (0..2).for_each(|n| gangs.asks(&format!("big-{n}"), &[(key::NVIDIA_GPU, "8")], &keys));
     let in_pool = |gangs: &mut TestGangs, name: &str, keys: &[(String, String)]| {
-        let mut facts = gangs.facts(name, &[("cpu", "1")], keys);
-        facts.spec.node_selector = [("pool".to_owned(), "launch".to_owned())].into();
-        gangs.cluster.submit(facts);
+        gangs.asks_as(name, &[("cpu", "1")], keys, |facts| facts.spec.node_selector = labels_of("pool", "launch"));
     };
     in_pool(&mut gangs, "big-2", &keys);
     gangs.wait(610);
@@ -559,14 +546,7 @@ fn a_gang_whose_pod_group_asks_for_more_than_can_be_free_keeps_no_node() {
 
 #[test]
 fn no_more_nodes_are_kept_than_whole_devices_are_asked_for() {
-    let selector: LabelSelector = serde_json::from_str(r#"{"matchLabels": {"app": "wide"}}"#).unwrap();
-    let away = PodTerm {
-        selector: Some(selector),
-        namespaces: vec![],
-        namespace_selector: None,
-        topology_key: "kubernetes.io/hostname".into(),
-    };
-    let apart = || vec![away.clone()];
+    let apart = || vec![near("wide", "kubernetes.io/hostname")];
     let shares = [(key::GPU, "1")];
     for (asks, terms, nodes) in [(shares, apart(), 0), (shares, vec![], 1), ([(key::NVIDIA_GPU, "1")], apart(), 4)] {
         let mut gangs = full(|policy| policy.share = 100);
@@ -576,10 +556,10 @@ fn no_more_nodes_are_kept_than_whole_devices_are_asked_for() {
         }
         let keys = gang("wide", "4", &[]);
         for n in 0..4 {
-            let mut facts = gangs.facts(&format!("wide-{n}"), &asks, &keys);
-            facts.spec.labels = BTreeMap::from([("app".to_owned(), "wide".to_owned())]);
-            facts.spec.anti_affinity.clone_from(&terms);
-            gangs.cluster.submit(facts);
+            gangs.asks_as(&format!("wide-{n}"), &asks, &keys, |facts| {
+                facts.spec.labels = labels_of("app", "wide");
+                facts.spec.anti_affinity.clone_from(&terms);
+            });
         }
         gangs.wait(610);
         let said = gangs.condition("wide-0");

@@ -9,6 +9,7 @@ use baton::decide::world::spec::VolumeUse;
 use baton::decide::world::{ClassFacts, WorldEvent};
 
 use crate::harness::gangs::{TestGangs, gang};
+use crate::harness::parts::labels_of;
 use crate::harness::scheduler::Fault;
 use crate::harness::wall;
 
@@ -69,8 +70,7 @@ fn members_of_a_commit_take_the_lock_before_older_pods_of_their_priority() {
     let mut order = Vec::new();
     for _ in 0..4 {
         order.push(gangs.cluster.holder("n").unwrap().to_owned());
-        gangs.cluster.agent_releases("n");
-        gangs.cluster.settle();
+        gangs.cluster.serves("n");
     }
     assert_eq!(order, ["blocker", "g-0", "g-1", "single"]);
 }
@@ -165,8 +165,7 @@ fn members_that_come_one_by_one_while_others_are_bound_state_the_same_commit() {
     ["g-0", "g-1"].iter().for_each(|name| gangs.member(name, &keys));
     gangs.settle();
     for name in ["g-2", "g-3"] {
-        gangs.member(name, &keys);
-        gangs.settle();
+        gangs.comes(name, &keys);
     }
     let binds =
         |effect: &Effect, names: &[&str]| matches!(effect, Effect::Bind { pod, .. } if names.contains(&&*pod.key.name));
@@ -227,9 +226,7 @@ fn a_commit_that_is_cancelled_leaves_nothing_to_complete() {
     let class = ClassFacts { waits: true, provisions: true, ..ClassFacts::default() };
     gangs.cluster.event(WorldEvent::Class("local".into(), class));
     gangs.cluster.claim("g-3", 10, |_| ());
-    let mut facts = gangs.facts("g-3", ONE, &keys);
-    facts.spec.volumes = vec![VolumeUse::Claim("g-3".into())];
-    gangs.cluster.submit(facts);
+    gangs.asks_as("g-3", ONE, &keys, |facts| facts.spec.volumes = vec![VolumeUse::Claim("g-3".into())]);
     gangs.asks("g-4", ONE, &keys);
     gangs.settle();
     assert_eq!(gangs.cluster.bind_attempts(), 3);
@@ -303,9 +300,7 @@ fn no_member_of_a_broken_commit_keeps_its_room_when_the_last_one_goes() {
 fn a_younger_member_that_holds_room_is_not_forgotten_when_the_rest_of_a_commit_goes() {
     let (mut gangs, keys) = four_of_which_one_has_ended();
     gangs.plain_node("own", 1, "own");
-    let mut facts = gangs.facts("g-9", &[("cpu", "1")], &keys);
-    facts.spec.node_selector = [("pool".to_owned(), "own".to_owned())].into();
-    gangs.cluster.submit(facts);
+    gangs.asks_as("g-9", &[("cpu", "1")], &keys, |facts| facts.spec.node_selector = labels_of("pool", "own"));
     gangs.wait(1);
     assert_eq!((gangs.cluster.bind_attempts(), gangs.cluster.reservations()), (1, 1), "it waits for others");
     gangs.cluster.deliver();
@@ -359,8 +354,7 @@ fn the_end_of_an_old_commit_queues_members_as_they_count_then() {
 fn a_gang_whose_members_have_ended_was_satisfied_for_those_that_are_older() {
     let mut gangs = TestGangs::new(2);
     let keys = gang("g", "2", &[]);
-    gangs.members("g", 3, &keys);
-    gangs.settle();
+    gangs.come("g", 3, &keys);
     assert_eq!(gangs.count("g"), 2);
     let placed = |gangs: &TestGangs, name: &str| gangs.cluster.node_of(name).is_some();
     let names = ["g-0", "g-1", "g-2"];
@@ -377,8 +371,7 @@ fn a_gang_whose_members_have_ended_was_satisfied_for_those_that_are_older() {
 fn a_member_that_was_told_to_stop_does_not_count_though_it_ends_well() {
     let mut gangs = TestGangs::new(4);
     let keys = gang("g", "3", &[("match-policy", "waiting-running-succeed")]);
-    gangs.members("g", 3, &keys);
-    gangs.settle();
+    gangs.come("g", 3, &keys);
     let now = wall(gangs.cluster.now);
     for name in ["g-0", "g-1"] {
         gangs.change(name, |facts| facts.handoff.deleting = Some(Deletion { at: now, grace_seconds: 30 }));
@@ -397,8 +390,7 @@ fn a_member_that_was_told_to_stop_does_not_count_though_it_ends_well() {
 fn a_commit_is_later_than_those_of_a_leader_whose_clock_was_ahead() {
     let mut gangs = TestGangs::new(2);
     let keys = gang("g", "2", &[("match-policy", "only-waiting")]);
-    gangs.members("g", 2, &keys);
-    gangs.settle();
+    gangs.come("g", 2, &keys);
     let ahead = wall(gangs.cluster.now + Duration::from_secs(900));
     for name in ["g-0", "g-1"] {
         gangs.change(name, |facts| facts.handoff.assignment.committed.as_mut().unwrap().attempt = ahead);

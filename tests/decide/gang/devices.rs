@@ -1,11 +1,11 @@
 //! Gangs whose members fit only when the devices of all of them are planned together.
 
-use baton::contract::hint::LabelSelector;
 use baton::contract::key;
 use baton::decide::world::spec::PodTerm;
 
 use crate::harness::TestScheduler;
 use crate::harness::gangs::{TestGangs, gang};
+use crate::harness::parts::{labels_of, near};
 
 const SHARE: &str = "koordinator.sh/gpu";
 
@@ -101,21 +101,13 @@ fn like_members_that_spread_over_gpus_are_planned_together() {
 #[test]
 fn a_member_that_must_be_near_another_is_placed_after_it_whatever_their_sizes() {
     let mut gangs = TestGangs::new(8);
-    gangs
-        .cluster
-        .change_node("n", |facts| facts.labels = [("kubernetes.io/hostname".to_owned(), "n".to_owned())].into());
+    gangs.cluster.change_node("n", |facts| facts.labels = labels_of("kubernetes.io/hostname", "n"));
     let keys = gang("g", "2", &[]);
-    let mut near = gangs.facts("large", &[("cpu", "4")], &keys);
-    let selector =
-        LabelSelector { match_labels: [("app".to_owned(), "leader".to_owned())].into(), ..LabelSelector::default() };
-    let place = "kubernetes.io/hostname".to_owned();
-    let term =
-        PodTerm { selector: Some(selector), topology_key: place, namespaces: vec!["ml".into()], ..PodTerm::default() };
-    near.spec.affinity = vec![term];
-    gangs.cluster.submit(near);
-    let mut leader = gangs.facts("small", &[("cpu", "1")], &keys);
-    leader.spec.labels = [("app".to_owned(), "leader".to_owned())].into();
-    gangs.cluster.submit(leader);
+    gangs.asks_as("large", &[("cpu", "4")], &keys, |facts| {
+        let leader = near("leader", "kubernetes.io/hostname");
+        facts.spec.affinity = vec![PodTerm { namespaces: vec!["ml".into()], ..leader }];
+    });
+    gangs.asks_as("small", &[("cpu", "1")], &keys, |facts| facts.spec.labels = labels_of("app", "leader"));
     gangs.wait(3);
     assert_eq!(gangs.count(""), 2, "{}", gangs.condition("large"));
 }

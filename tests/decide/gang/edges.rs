@@ -11,6 +11,7 @@ use baton::decide::world::{NodeFacts, Resources, WorldEvent};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use crate::harness::gangs::{G, P, TestGangs, end, gang};
+use crate::harness::parts::labels_of;
 use crate::harness::{Fault, gpu_device};
 
 fn group(keys: &[&str]) -> String {
@@ -56,9 +57,7 @@ fn a_node_that_offers_less_than_is_taken_there_costs_a_gang_nothing_elsewhere() 
 fn min_resources_count_the_free_gpu_beside_one_that_failed_under_its_pod() {
     let mut gangs = TestGangs::new(64);
     (0..7).for_each(|minor| gangs.cluster.bound_by_another(&format!("held-{minor}"), "n", minor));
-    let mut device = gpu_device("n", 8);
-    device.spec.devices[0].health = false;
-    gangs.cluster.event(WorldEvent::Devices(Box::new(device)));
+    gangs.cluster.device("n", 8, |device| device.spec.devices[0].health = false);
     gangs.cluster.change_node("n", |facts| facts.allocatable.set(key::NVIDIA_GPU, Quantity::units(7)));
     let wanted = Resources::of([(key::NVIDIA_GPU, Quantity::units(1))]);
     gangs.pod_group("ml/g", |facts| (facts.spec.min, facts.min_resources) = (Some(1), wanted));
@@ -221,8 +220,7 @@ fn members_that_have_ended_or_are_marked_are_not_shown_as_not_created() {
 fn pods_made_in_the_second_of_a_former_satisfaction_need_their_minimum() {
     let mut gangs = TestGangs::new(4);
     gangs.pod_group("ml/g", |facts| facts.spec.min = Some(2));
-    gangs.members("g", 2, &named("g"));
-    gangs.settle();
+    gangs.come("g", 2, &named("g"));
     assert_eq!(gangs.count("g"), 2);
     gangs.cluster.now += std::time::Duration::from_secs(1);
     let since = crate::harness::wall(gangs.cluster.now);
@@ -249,8 +247,7 @@ fn each_gang_of_a_group_that_is_not_ready_is_told_its_own_reason() {
     gangs.member("a-0", &keys);
     let mut keys = named("b");
     keys.push(of_group);
-    gangs.member("b-0", &keys);
-    gangs.settle();
+    gangs.comes("b-0", &keys);
     assert_eq!((gangs.reason("a-0"), gangs.reason("b-0")), ("GangIncomplete", "WaitingForPodGroup"));
     gangs.pod_group("ml/b", |facts| facts.spec.min = Some(1));
     gangs.settle();
@@ -272,17 +269,17 @@ fn a_group_that_two_others_try_in_one_call_commits_once() {
         let keys =
             gang(name, &pools.len().to_string(), &[("mode", "NonStrict"), ("match-policy", "waiting-and-running")]);
         for (n, (key, value)) in pools.iter().enumerate() {
-            let mut facts = gangs.facts(&format!("{name}-{n}"), &[("cpu", "1")], &keys);
-            facts.spec.priority = priority;
-            facts.spec.node_selector = [((*key).to_owned(), (*value).to_owned())].into();
-            gangs.cluster.submit(facts);
+            gangs.asks_as(&format!("{name}-{n}"), &[("cpu", "1")], &keys, |facts| {
+                facts.spec.priority = priority;
+                facts.spec.node_selector = labels_of(key, value);
+            });
         }
         gangs.wait(2);
     };
-    let mut filler = gangs.facts("filler", &[("cpu", "1")], &[]);
-    filler.spec.priority = 100;
-    filler.spec.node_selector = [("pool".to_owned(), "y".to_owned())].into();
-    gangs.cluster.submit(filler);
+    gangs.asks_as("filler", &[("cpu", "1")], &[], |facts| {
+        facts.spec.priority = 100;
+        facts.spec.node_selector = labels_of("pool", "y");
+    });
     gangs.wait(1);
     submit(&mut gangs, "d", 10, &[("pool", "x"), ("pool", "z"), ("pool", "z"), ("pool", "nowhere")]);
     submit(&mut gangs, "c", 20, &[("wide", "yes"), ("wide", "yes"), ("pool", "q")]);

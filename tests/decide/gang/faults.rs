@@ -1,18 +1,17 @@
 //! What happens to gangs beside the table of scenarios: rules that vanish, holders that give way, members that ask for unlike
 //! things, Bindings that are refused.
 
-use std::collections::BTreeMap;
-
 use baton::contract::{Quantity, key};
 use baton::decide::core::{GangPolicy, OnBindFailure};
 use baton::decide::scheduler::Config;
 use baton::decide::world::gangs::MemberState;
-use baton::decide::world::spec::{NodeOperator, NodeRequirement, NodeTerm, VolumeUse};
-use baton::decide::world::{ClassFacts, NodeFacts, PodFacts, WorldEvent};
+use baton::decide::world::spec::VolumeUse;
+use baton::decide::world::{ClassFacts, NodeFacts, WorldEvent};
 
 use super::whole::{share, three_gangs};
 use crate::harness::Fault;
 use crate::harness::gangs::{G, P, TestGangs, gang};
+use crate::harness::parts::{among, labels_of, with_label};
 
 fn no_nodes() -> TestGangs {
     let mut gangs = TestGangs::with(Config::default());
@@ -20,17 +19,9 @@ fn no_nodes() -> TestGangs {
     gangs
 }
 
-/// Goes to nodes of these pools only.
-fn within(facts: &mut PodFacts, pools: &[&str]) {
-    let values = pools.iter().map(|pool| (*pool).to_owned()).collect();
-    let term = NodeRequirement { key: "pool".into(), operator: NodeOperator::In, values };
-    facts.spec.node_required = Some(vec![NodeTerm { expressions: vec![term], fields: vec![] }]);
-}
-
+/// A member that goes to nodes of these pools only.
 fn member_of(gangs: &mut TestGangs, name: &str, cpus: &str, pools: &[&str], keys: &[(String, String)]) {
-    let mut facts = gangs.facts(name, &[("cpu", cpus)], keys);
-    within(&mut facts, pools);
-    gangs.cluster.submit(facts);
+    gangs.asks_as(name, &[("cpu", cpus)], keys, |facts| facts.spec.node_required = Some(vec![among("pool", pools)]));
 }
 
 fn of_pod_group(name: &str) -> Vec<(String, String)> {
@@ -56,7 +47,7 @@ fn a_member_that_moves_when_others_give_way_never_leaves_two_pods_on_one_place()
     gangs.wait(1);
     assert_eq!(["ml/t", "ml/l", "ml/m"].map(|name| gangs.reserved(name)), [1, 1, 1]);
     // y turns into a pool that the first may use.
-    gangs.cluster.change_node("y", |facts| facts.labels = BTreeMap::from([("pool".to_owned(), "later".to_owned())]));
+    gangs.cluster.change_node("y", |facts| facts.labels = labels_of("pool", "later"));
     gangs.wait(3);
     assert_eq!((gangs.count("t"), gangs.cluster.node_of("t-0")), (2, Some("y")), "{:?}", gangs.cluster.notices);
     assert_eq!(gangs.reserved("ml/l"), 0, "its room is taken");
@@ -137,10 +128,10 @@ fn the_sub_priority_of_a_pod_by_itself_counts_too() {
     let mut gangs = TestGangs::new(1);
     gangs.cluster.step_down();
     gangs.member("old", &[]);
-    let mut facts = gangs.facts("urgent", &[("cpu", "1")], &[]);
-    facts.handoff.created += std::time::Duration::from_secs(60);
-    facts.spec.labels.insert("koordinator.sh/priority".to_owned(), "10".to_owned());
-    gangs.cluster.submit(facts);
+    gangs.asks_as("urgent", &[("cpu", "1")], &[], |facts| {
+        facts.handoff.created += std::time::Duration::from_secs(60);
+        facts.spec.labels.insert("koordinator.sh/priority".to_owned(), "10".to_owned());
+    });
     gangs.cluster.lead();
     gangs.settle();
     assert_eq!(gangs.bound(), ["urgent"]);
@@ -164,9 +155,9 @@ fn a_non_strict_gang_keeps_the_volume_plans_of_what_it_holds_over_failed_attempt
     ));
     for n in 0..2 {
         gangs.cluster.claim(&format!("c{n}"), 10, |_| ());
-        let mut facts = gangs.facts(&format!("g-{n}"), &[("cpu", "1")], &gang("g", "2", &[("mode", "NonStrict")]));
-        facts.spec.volumes = vec![VolumeUse::Claim(format!("c{n}").as_str().into())];
-        gangs.cluster.submit(facts);
+        gangs.asks_as(&format!("g-{n}"), &[("cpu", "1")], &gang("g", "2", &[("mode", "NonStrict")]), |facts| {
+            facts.spec.volumes = vec![VolumeUse::Claim(format!("c{n}").as_str().into())];
+        });
     }
     gangs.wait(5);
     assert_eq!(gangs.reserved("ml/g"), 1);
@@ -214,9 +205,9 @@ fn a_search_for_unlike_members_leaves_the_room_of_a_preempting_gang_alone() {
     gangs.wait(2);
     assert_eq!(gangs.cluster.nominations(), 3);
     for (n, cpus) in ["1", "500m"].into_iter().enumerate() {
-        let mut facts = gangs.facts(&format!("rival-{n}"), &[("cpu", cpus)], &gang("rival", "1", &[]));
-        facts.spec.priority = 5;
-        gangs.cluster.submit(facts);
+        gangs.asks_as(&format!("rival-{n}"), &[("cpu", cpus)], &gang("rival", "1", &[]), |facts| {
+            facts.spec.priority = 5;
+        });
     }
     gangs.wait(3);
     assert_eq!(gangs.count("rival"), 0);
@@ -234,9 +225,7 @@ fn one_picky_member_among_many_alike_gets_its_only_place() {
         let min = count.to_string();
         let keys = gang("g", &min, &[("mode", mode)]);
         gangs.members("g", count as usize - 1, &keys);
-        let mut facts = gangs.facts("g-zz", &[("cpu", "1")], &keys);
-        facts.spec.node_selector = BTreeMap::from([("pool".to_owned(), "small".to_owned())]);
-        gangs.cluster.submit(facts);
+        gangs.asks_as("g-zz", &[("cpu", "1")], &keys, |facts| facts.spec.node_selector = labels_of("pool", "small"));
         gangs.wait(3);
         assert_eq!(gangs.bound().len(), count as usize, "{count} {mode}: {}", gangs.condition("g-0"));
     }
@@ -329,8 +318,7 @@ fn a_binding_that_is_always_refused_is_tried_at_growing_distances() {
         if policy == "only-waiting" {
             gangs.delete("g-1");
             gangs.delete("g-2");
-            gangs.members("h", 3, &[]);
-            gangs.settle();
+            gangs.come("h", 3, &[]);
             (0..3).for_each(|n| gangs.delete(&format!("h-{n}")));
         }
         gangs.wait(1);
@@ -349,8 +337,7 @@ fn a_binding_that_is_always_refused_is_tried_at_growing_distances() {
 
 #[test]
 fn a_gang_that_turns_strict_gives_back_what_it_holds() {
-    let mut gangs = TestGangs::new(2);
-    gangs.accumulating = true;
+    let mut gangs = TestGangs::holding(2);
     gangs.members("g", 3, &gang("g", "3", &[("mode", "NonStrict")]));
     gangs.wait(1);
     assert_eq!(gangs.reserved("ml/g"), 2);
@@ -363,8 +350,7 @@ fn a_gang_that_turns_strict_gives_back_what_it_holds() {
 
 #[test]
 fn a_shorter_wait_and_smaller_resources_of_a_pod_group_count_at_once() {
-    let mut gangs = TestGangs::new(2);
-    gangs.accumulating = true;
+    let mut gangs = TestGangs::holding(2);
     gangs.pod_group("ml/g", |facts| facts.spec.min = Some(3));
     let keys = vec![(P.to_owned(), "g".to_owned()), (format!("{G}mode"), "NonStrict".to_owned())];
     gangs.members("g", 3, &keys);
@@ -394,10 +380,8 @@ fn a_shorter_wait_and_smaller_resources_of_a_pod_group_count_at_once() {
 
 #[test]
 fn what_is_held_on_a_node_that_changes_is_judged_again() {
-    let changes: [fn(&mut NodeFacts); 2] = [
-        |facts| facts.labels = BTreeMap::from([("pool".to_owned(), "y".to_owned())]),
-        |facts| facts.unschedulable = true,
-    ];
+    let changes: [fn(&mut NodeFacts); 2] =
+        [|facts| facts.labels = labels_of("pool", "y"), |facts| facts.unschedulable = true];
     for change in changes {
         let mut gangs = no_nodes();
         gangs.plain_node("a", 1, "x");
@@ -446,7 +430,7 @@ fn a_holder_that_nobody_can_help_does_not_keep_the_others_blocked() {
     }
     assert_eq!(["ml/t", "ml/a", "ml/b"].map(|name| gangs.reserved(name)), [1, 2, 2]);
     for node in ["a", "b"] {
-        gangs.cluster.change_node(node, |facts| facts.labels = BTreeMap::from([("pool".to_owned(), "s".to_owned())]));
+        gangs.cluster.change_node(node, |facts| facts.labels = labels_of("pool", "s"));
     }
     gangs.wait(3);
     assert_eq!((gangs.reserved("ml/t"), gangs.count("a")), (1, 3));
@@ -457,13 +441,13 @@ fn the_only_order_that_places_more_than_eight_members_of_two_kinds_is_found() {
     let mut gangs = no_nodes();
     gangs.cluster.node("a", 4);
     gangs.cluster.node("b", 6);
-    gangs.cluster.change_node("a", |facts| facts.labels = BTreeMap::from([("pool".to_owned(), "a".to_owned())]));
+    gangs.cluster.change_node("a", |facts| facts.labels = labels_of("pool", "a"));
     let keys = gang("g", "10", &[]);
     (0..6).for_each(|n| gangs.asks(&format!("any-{n}"), &[(key::NVIDIA_GPU, "1")], &keys));
     for n in 0..4 {
-        let mut facts = gangs.facts(&format!("picky-{n}"), &[(key::NVIDIA_GPU, "1")], &keys);
-        facts.spec.node_selector = BTreeMap::from([("pool".to_owned(), "a".to_owned())]);
-        gangs.cluster.submit(facts);
+        gangs.asks_as(&format!("picky-{n}"), &[(key::NVIDIA_GPU, "1")], &keys, |facts| {
+            facts.spec.node_selector = labels_of("pool", "a");
+        });
     }
     gangs.wait(3);
     assert_eq!(gangs.bound().len(), 10, "{}", gangs.condition("any-0"));
@@ -548,8 +532,7 @@ fn a_condition_that_is_lost_is_written_again() {
     let mut gangs = no_nodes();
     gangs.plain_node("n", 1, "x");
     gangs.cluster.lost_conditions = 3;
-    gangs.members("g", 2, &gang("g", "2", &[]));
-    gangs.settle();
+    gangs.come("g", 2, &gang("g", "2", &[]));
     gangs.wait(5);
     for name in ["g-0", "g-1"] {
         assert_eq!(gangs.reason(name), "Unschedulable");
@@ -561,8 +544,7 @@ fn a_condition_that_is_lost_is_written_again() {
 fn what_was_told_before_another_one_led_is_told_again() {
     let mut gangs = no_nodes();
     gangs.plain_node("n", 1, "x");
-    gangs.members("g", 2, &gang("g", "2", &[]));
-    gangs.settle();
+    gangs.come("g", 2, &gang("g", "2", &[]));
     gangs.cluster.step_down();
     gangs.cluster.reasons.insert("g-0".to_owned(), "GangIncomplete");
     gangs.cluster.lead();
@@ -572,27 +554,20 @@ fn what_was_told_before_another_one_led_is_told_again() {
 
 #[test]
 fn members_that_others_keep_away_are_told_apart_by_their_labels() {
-    use baton::contract::hint::LabelSelector;
     use baton::decide::world::spec::PodTerm;
     for mode in ["Strict", "NonStrict"] {
         let mut gangs = no_nodes();
         gangs.plain_node("n", 4, "x");
         zone(&mut gangs, "n");
         let mut guard = gangs.facts("guard", &[("cpu", "1")], &[]);
-        let selector: LabelSelector = serde_json::from_str(r#"{"matchLabels": {"role": "ps"}}"#).unwrap();
-        let away = PodTerm {
-            selector: Some(selector),
-            namespaces: vec![],
-            namespace_selector: None,
-            topology_key: "zone".into(),
-        };
-        guard.spec.anti_affinity = vec![away];
+        let selector = Some(with_label("role", "ps"));
+        guard.spec.anti_affinity = vec![PodTerm { selector, topology_key: "zone".into(), ..PodTerm::default() }];
         gangs.cluster.submit(guard);
         gangs.settle();
         for (name, role) in [("g-0", "ps"), ("g-1", "worker"), ("g-2", "worker")] {
-            let mut facts = gangs.facts(name, &[("cpu", "1")], &gang("g", "2", &[("mode", mode)]));
-            facts.spec.labels = BTreeMap::from([("role".to_owned(), role.to_owned())]);
-            gangs.cluster.submit(facts);
+            gangs.asks_as(name, &[("cpu", "1")], &gang("g", "2", &[("mode", mode)]), |facts| {
+                facts.spec.labels = labels_of("role", role);
+            });
         }
         gangs.settle();
         assert_eq!(gangs.bound(), ["g-1", "g-2", "guard"], "{mode}");
@@ -604,8 +579,7 @@ fn a_gang_that_gets_its_rest_by_another_hand_is_satisfied() {
     let mut gangs = no_nodes();
     gangs.plain_node("n", 2, "x");
     let more = [("mode", "NonStrict"), ("match-policy", "waiting-and-running"), ("waiting-time", "60s")];
-    gangs.members("g", 3, &gang("g", "3", &more));
-    gangs.settle();
+    gangs.come("g", 3, &gang("g", "3", &more));
     assert_eq!((gangs.count("g"), gangs.reserved("ml/g")), (0, 2));
     gangs.plain_node("other", 1, "y");
     let left = (0..3).map(|n| format!("g-{n}")).find(|name| gangs.state(name) == MemberState::Pending).unwrap();
@@ -620,8 +594,7 @@ fn a_gang_satisfied_by_another_scheduler_gives_its_reservations_back() {
     let mut gangs = no_nodes();
     gangs.plain_node("n", 1, "x");
     let more = [("mode", "NonStrict"), ("match-policy", "once-satisfied"), ("waiting-time", "600s")];
-    gangs.members("g", 3, &gang("g", "2", &more));
-    gangs.settle();
+    gangs.come("g", 3, &gang("g", "2", &more));
     assert_eq!((gangs.count("g"), gangs.reserved("ml/g")), (0, 1));
     gangs.plain_node("other", 3, "y");
     gangs.cluster.change_node("other", |facts| facts.unschedulable = true);
@@ -643,8 +616,7 @@ fn every_quorum_of_a_gang_whose_rule_stays_is_reported() {
     let mut gangs = no_nodes();
     gangs.plain_node("n", 4, "x");
     let keys = gang("g", "2", &[("match-policy", "only-waiting")]);
-    gangs.members("g", 2, &keys);
-    gangs.settle();
+    gangs.come("g", 2, &keys);
     assert_eq!(gangs.reported("GangSatisfied"), 1);
     (0..2).for_each(|n| gangs.delete(&format!("g-{n}")));
     (2..4).for_each(|n| gangs.member(&format!("g-{n}"), &keys));
@@ -660,8 +632,7 @@ fn with_evict_gang_a_deletion_that_is_lost_is_asked_for_again() {
     gangs.plain_node("n", 4, "x");
     gangs.cluster.lost_evictions = 2;
     gangs.cluster.bind_faults.extend([Fault::Refused]);
-    gangs.members("g", 3, &gang("g", "3", &[]));
-    gangs.settle();
+    gangs.come("g", 3, &gang("g", "3", &[]));
     assert_eq!(gangs.cluster.evicted, Vec::<String>::new(), "both were lost");
     gangs.wait(11);
     assert_eq!(gangs.cluster.evicted.len(), 2);

@@ -12,12 +12,12 @@ use baton::decide::core::rules::plugins::DefaultSet;
 use baton::decide::explain::GangExplanation;
 use baton::decide::scheduler::Config;
 use baton::decide::world::gangs::MemberState;
-use baton::decide::world::spec::{NodeOperator, NodeRequirement, NodeTerm};
 use baton::decide::world::{Pod, Resources};
 
 use super::packing::{Ask, Needs, Room, fits};
 use crate::harness::TestScheduler;
 use crate::harness::gangs::{TestGangs, gang};
+use crate::harness::parts::among;
 
 pub(super) const RACK: &str = "example.com/rack";
 pub(super) const ZONE: &str = "topology.kubernetes.io/zone";
@@ -472,11 +472,10 @@ pub(super) fn in_pool_with(
     pool: &str,
     keys: &[(String, String)],
 ) {
-    let mut facts = gangs.facts(name, &[("cpu", "1")], keys);
-    facts.spec.priority = priority;
-    let expression = NodeRequirement { key: "pool".into(), operator: NodeOperator::In, values: vec![pool.to_owned()] };
-    facts.spec.node_required = Some(vec![NodeTerm { expressions: vec![expression], fields: vec![] }]);
-    gangs.cluster.submit(facts);
+    gangs.asks_as(name, &[("cpu", "1")], keys, |facts| {
+        facts.spec.priority = priority;
+        facts.spec.node_required = Some(vec![among("pool", &[pool])]);
+    });
 }
 
 #[test]
@@ -505,8 +504,7 @@ fn among_a_thousand_domains_of_five_nodes_the_only_one_with_room_is_found() {
     for rack in 0..1000 {
         (0..5).for_each(|n| node(&mut gangs, &format!("n{rack}-{n} {} rack=r{rack}", if rack == 777 { 2 } else { 1 })));
     }
-    gangs.members("g", 10, &must("g", "10"));
-    gangs.settle();
+    gangs.come("g", 10, &must("g", "10"));
     assert_eq!((gangs.count("g"), racks(&gangs, "g")), (10, vec!["r777".to_owned()]), "{}", gangs.condition("g-0"));
 }
 
@@ -521,17 +519,10 @@ fn an_earmark_keeps_nodes_of_one_rack_and_ends_when_a_node_leaves_it() {
     let mut gangs = TestGangs { cluster, accumulating: false };
     // One busy GPU on each node of the first rack, two on one node of the second: over the racks, two nodes with one each are the least.
     for (name, at, gpus) in [("p", "a", "1"), ("q", "d", "1"), ("r", "b", "2")] {
-        let mut facts = gangs.facts(name, &[(device_key::NVIDIA_GPU, gpus)], &[]);
-        let expression = NodeRequirement {
-            key: "kubernetes.io/hostname".into(),
-            operator: NodeOperator::In,
-            values: vec![at.to_owned()],
-        };
-        facts.spec.node_required = Some(vec![NodeTerm { expressions: vec![expression], fields: vec![] }]);
-        gangs
-            .cluster
-            .change_node(at, |facts| drop(facts.labels.insert("kubernetes.io/hostname".to_owned(), at.to_owned())));
-        gangs.cluster.submit(facts);
+        label(&mut gangs, at, &format!("host={at}"));
+        gangs.asks_as(name, &[(device_key::NVIDIA_GPU, gpus)], &[], |facts| {
+            facts.spec.node_required = Some(vec![among("host", &[at])]);
+        });
         gangs.settle();
         assert_eq!(gangs.cluster.node_of(name), Some(at));
     }
@@ -624,9 +615,7 @@ fn random_case(seed: u64) -> (bool, bool) {
     for (n, ask) in asks.iter().enumerate() {
         let mut facts = gangs.facts(&format!("g-{n}"), &[("cpu", &ask.cpus.to_string())], &keys);
         if let Some(pool) = ask.pool {
-            let expression =
-                NodeRequirement { key: "pool".into(), operator: NodeOperator::In, values: vec![pool.to_owned()] };
-            facts.spec.node_required = Some(vec![NodeTerm { expressions: vec![expression], fields: vec![] }]);
+            facts.spec.node_required = Some(vec![among("pool", &[pool])]);
         }
         gangs.cluster.submit(facts);
     }

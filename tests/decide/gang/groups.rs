@@ -36,8 +36,7 @@ fn a_gang_that_lists_another_one_does_not_complete_that_ones_broken_commit() {
     for list in [r#"["ml/b"]"#, r#"["ml/b","ml/missing"]"#] {
         let mut gangs = TestGangs::new(8);
         gangs.members("a", 2, &gang("a", "2", &[("groups", list)]));
-        gangs.members("b", 3, &gang("b", "3", &[]));
-        gangs.settle();
+        gangs.come("b", 3, &gang("b", "3", &[]));
         assert_eq!((gangs.count("a"), gangs.count("b")), (0, 3), "{list}");
         gangs.cluster.finish("b-0");
         let reason = gangs.reason("a-0").to_owned();
@@ -96,8 +95,7 @@ fn a_group_that_is_made_later_does_not_owe_what_one_of_its_gangs_has_lost() {
 fn a_group_of_gangs_that_all_have_their_minimum_is_satisfied_whenever_it_was_made() {
     let mut gangs = TestGangs::new(5);
     gangs.members("a", 2, &gang("a", "2", &[]));
-    gangs.members("b", 2, &gang("b", "2", &[]));
-    gangs.settle();
+    gangs.come("b", 2, &gang("b", "2", &[]));
     let both = ("groups", r#"["ml/a","ml/b"]"#);
     ["a", "b"].iter().for_each(|name| restate_all(&mut gangs, name, 2, &gang(name, "2", &[both])));
     gangs.member("a-9", &gang("a", "2", &[both]));
@@ -124,16 +122,13 @@ fn holders(gangs: &TestGangs) -> String {
 
 #[test]
 fn a_gang_that_leaves_its_group_gives_back_what_that_holds_and_starts_as_a_whole() {
-    let mut gangs = TestGangs::new(4);
-    gangs.accumulating = true;
+    let mut gangs = TestGangs::holding(4);
     let both = ["ml/a", "ml/b"];
     say(&mut gangs, "a", 3, None, &both);
     say(&mut gangs, "b", 2, None, &both);
     let of = |name: &str| vec![(P.to_owned(), name.to_owned())];
     for name in ["b-0", "b-1"] {
-        let mut facts = gangs.facts(name, &[("cpu", "1")], &of("b"));
-        facts.handoff.node = Some("n".into());
-        gangs.cluster.submit(facts);
+        gangs.asks_as(name, &[("cpu", "1")], &of("b"), |facts| facts.handoff.node = Some("n".into()));
     }
     gangs.members("a", 3, &of("a"));
     gangs.wait(2);
@@ -153,14 +148,11 @@ fn a_gang_that_leaves_its_group_gives_back_what_that_holds_and_starts_as_a_whole
 
 #[test]
 fn members_of_a_gang_that_left_keep_their_reservations_when_one_pod_is_edited() {
-    let mut gangs = TestGangs::new(4);
-    gangs.accumulating = true;
+    let mut gangs = TestGangs::holding(4);
     let more = [("mode", "NonStrict"), ("match-policy", "waiting-and-running")];
     let both = [more[0], more[1], ("groups", r#"["ml/a","ml/b"]"#)];
     for name in ["b-0", "b-1"] {
-        let mut facts = gangs.facts(name, &[("cpu", "1")], &gang("b", "2", &both));
-        facts.handoff.node = Some("n".into());
-        gangs.cluster.submit(facts);
+        gangs.asks_as(name, &[("cpu", "1")], &gang("b", "2", &both), |facts| facts.handoff.node = Some("n".into()));
     }
     gangs.members("a", 3, &gang("a", "3", &both));
     gangs.wait(2);

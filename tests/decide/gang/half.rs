@@ -142,9 +142,9 @@ fn a_sub_priority_of_a_single_pod_that_is_no_number_is_said_once() {
         [("high", true), ("NaN", true), ("1e3", true), ("9".repeat(30).as_str(), true), ("", false), ("7", false)]
     {
         let mut gangs = TestGangs::new(0);
-        let mut facts = gangs.facts("p", &[("cpu", "1")], &[]);
-        facts.spec.labels.insert("koordinator.sh/priority".to_owned(), value.to_owned());
-        gangs.cluster.submit(facts);
+        gangs.asks_as("p", &[("cpu", "1")], &[], |facts| {
+            facts.spec.labels.insert("koordinator.sh/priority".to_owned(), value.to_owned());
+        });
         gangs.wait(60);
         assert_eq!(events(&gangs, "p", "GangInvalidValue").len(), usize::from(warns), "{value}");
     }
@@ -180,9 +180,9 @@ fn what_is_not_built_is_named_once_a_pod() {
     assert!(baton::contract::gang::key::POD_KEYS.iter().all(|place| !is_unsupported(place.key)));
     let mut gangs = TestGangs::new(0);
     for (name, keys) in [("single", vec![]), ("g-0", gang("g", "1", &[]))] {
-        let mut facts = gangs.facts(name, &[("cpu", "1")], &keys);
-        facts.spec.unsupported = Some("scheduling.koordinator.sh/numa-topology-spec".into());
-        gangs.cluster.submit(facts);
+        gangs.asks_as(name, &[("cpu", "1")], &keys, |facts| {
+            facts.spec.unsupported = Some("scheduling.koordinator.sh/numa-topology-spec".into());
+        });
         gangs.wait(70);
         let told = events(&gangs, name, "NotSupported");
         assert!(told.len() == 1 && told[0].starts_with("scheduling.koordinator.sh/numa-topology-spec: "), "{told:?}");
@@ -285,8 +285,7 @@ fn the_priority_of_a_native_pod_group_counts_whatever_its_pods_state() {
 fn a_native_gang_preempts_by_the_priority_and_policy_of_its_pod_group() {
     for (policy, evicted) in [("PreemptLowerPriority", 1), ("Never", 0)] {
         let mut gangs = TestGangs::new(1);
-        gangs.member("low", &[]);
-        gangs.settle();
+        gangs.comes("low", &[]);
         let spec = json!({"schedulingPolicy": {"gang": {"minCount": 1}}, "priority": 9, "preemptionPolicy": policy});
         native(&mut gangs, "ml/g", &spec);
         native_member(&mut gangs, "g-0", "g", |_| {});
@@ -390,8 +389,7 @@ fn members_that_do_not_count_are_named_with_what_keeps_them_from_it() {
     // Under once-satisfied, members that another client bound do not count, and neither do ended or leaving ones.
     let mut gangs = TestGangs::new(8);
     let keys = gang("g", "3", &[]);
-    gangs.member("g-0", &keys);
-    gangs.settle();
+    gangs.comes("g-0", &keys);
     let phases = [Phase::Running, Phase::Succeeded, Phase::Failed, Phase::Pending];
     for (name, phase) in ["bound", "good", "bad", "gated"].into_iter().zip(phases) {
         let mut facts = gangs.facts(name, &[("cpu", "1")], &keys);
@@ -411,8 +409,7 @@ fn members_that_do_not_count_are_named_with_what_keeps_them_from_it() {
 #[test]
 fn no_more_pods_are_called_marked_than_there_are() {
     for count in [1, 2, 4, 7] {
-        let mut gangs = TestGangs::new(1);
-        gangs.accumulating = true;
+        let mut gangs = TestGangs::holding(1);
         let min = (count + 1).max(2).to_string();
         gangs.member("big", &gang("g", &min, &[("mode", "NonStrict"), ("waiting-time", "5s")]));
         gangs.members("g", count, &gang("g", &min, &[("mode", "NonStrict"), ("waiting-time", "5s")]));
@@ -491,17 +488,14 @@ fn each_gang_pod_that_another_scheduler_binds_is_told_so() {
     let members = gang("g", "2", &[]);
     for name in ["g-0", "g-1", "plain"] {
         let keys = if name == "plain" { &[][..] } else { &members };
-        let mut facts = gangs.facts(name, &[("cpu", "1")], keys);
-        facts.handoff.scheduler_name = "default-scheduler".into();
-        gangs.cluster.submit(facts);
+        gangs.asks_as(name, &[("cpu", "1")], keys, |facts| facts.handoff.scheduler_name = "default-scheduler".into());
     }
     // Half a declaration is one; and a gang of kube-scheduler's own is none of ours.
-    let mut half = gangs.facts("half", &[("cpu", "1")], &keys(&[("G/min-available", "2")]));
-    half.handoff.scheduler_name = "default-scheduler".into();
-    gangs.cluster.submit(half);
+    gangs.asks_as("half", &[("cpu", "1")], &keys(&[("G/min-available", "2")]), |facts| {
+        facts.handoff.scheduler_name = "default-scheduler".into();
+    });
     native_member(&mut gangs, "native", "k", |facts| facts.handoff.scheduler_name = "default-scheduler".into());
-    gangs.member("ours", &gang("h", "2", &[]));
-    gangs.settle();
+    gangs.comes("ours", &gang("h", "2", &[]));
     for name in ["g-0", "g-1", "plain", "half", "native", "ours"] {
         gangs.change(name, |facts| facts.handoff.node = Some("n".into()));
         gangs.change(name, |facts| facts.handoff.phase = Phase::Running);

@@ -1,8 +1,6 @@
 //! Pods that change gangs, gangs that change groups, members that change: whose a commit is, who holds what, and what is worth
 //! another try.
 
-use std::collections::BTreeMap;
-
 use baton::contract::gang::GangId;
 use baton::contract::key;
 use baton::decide::pod::Phase;
@@ -11,6 +9,7 @@ use baton::decide::world::spec::{Taint, TaintEffect, Toleration, TolerationOpera
 use baton::decide::world::{Resources, WorldEvent};
 
 use crate::harness::gangs::{P, TestGangs, declared, gang};
+use crate::harness::parts::labels_of;
 
 const AB: (&str, &str) = ("groups", r#"["ml/a","ml/b"]"#);
 
@@ -27,8 +26,7 @@ fn stays_out(gangs: &mut TestGangs, name: &str) {
 fn a_bound_pod_that_is_given_to_another_gang_proves_nothing_of_that() {
     for before_it_exists in [true, false] {
         let mut gangs = TestGangs::new(4);
-        gangs.members("a", 3, &gang("a", "3", &[]));
-        gangs.settle();
+        gangs.come("a", 3, &gang("a", "3", &[]));
         if before_it_exists {
             gangs.restate("a-0", &gang("b", "3", &[]));
         }
@@ -48,8 +46,7 @@ fn a_group_that_is_made_later_starts_whole_whatever_one_of_its_gangs_did_before(
     // More members than both gangs need together, and fewer of them than there were.
     for (members, ended) in [(5, 0), (3, 1)] {
         let mut gangs = TestGangs::new(members + 2);
-        gangs.members("a", members as usize, &gang("a", "2", &[]));
-        gangs.settle();
+        gangs.come("a", members as usize, &gang("a", "2", &[]));
         gangs.members("b", 3, &gang("b", "3", &[AB]));
         gangs.wait(2);
         (0..ended).for_each(|n| gangs.cluster.finish(&format!("a-{n}")));
@@ -64,8 +61,7 @@ fn a_group_that_is_made_later_starts_whole_whatever_one_of_its_gangs_did_before(
 
 #[test]
 fn a_gang_whose_members_tolerate_more_is_tried_again_as_a_pod_by_itself_is() {
-    let mut gangs = TestGangs::with(Default::default());
-    gangs.plain_node("n", 4, "x");
+    let mut gangs = TestGangs::on_plain("n", 4, "x");
     gangs.cluster.change_node("n", |facts| {
         facts.taints = vec![Taint { key: "k".into(), value: "v".into(), effect: TaintEffect::NoSchedule }];
     });
@@ -82,18 +78,17 @@ fn a_gang_whose_members_tolerate_more_is_tried_again_as_a_pod_by_itself_is() {
 
 #[test]
 fn a_member_beyond_the_minimum_without_possible_room_does_not_stop_preemption() {
-    let mut gangs = TestGangs::with(Default::default());
-    gangs.plain_node("n", 36, "x");
+    let mut gangs = TestGangs::on_plain("n", 36, "x");
     (0..36).for_each(|n| gangs.member(&format!("low-{n}"), &[]));
     gangs.settle();
     let keys = gang("high", "33", &[]);
     for n in 0..33 {
         gangs.of_priority(&format!("high-{n}"), 9, &keys);
     }
-    let mut big = gangs.facts("high-big", &[("cpu", "2")], &keys);
-    big.spec.priority = 9;
-    big.spec.node_selector = BTreeMap::from([("pool".to_owned(), "none".to_owned())]);
-    gangs.cluster.submit(big);
+    gangs.asks_as("high-big", &[("cpu", "2")], &keys, |facts| {
+        facts.spec.priority = 9;
+        facts.spec.node_selector = labels_of("pool", "none");
+    });
     gangs.settle();
     assert_eq!(gangs.cluster.evicted.len(), 33);
     assert!(!gangs.condition("high-0").contains("high-big"), "{}", gangs.condition("high-0"));
@@ -101,10 +96,8 @@ fn a_member_beyond_the_minimum_without_possible_room_does_not_stop_preemption() 
 
 #[test]
 fn the_sub_priority_of_a_gang_that_waits_counts_as_soon_as_it_is_changed() {
-    let mut gangs = TestGangs::with(Default::default());
-    gangs.plain_node("n", 1, "x");
-    gangs.member("first", &[]);
-    gangs.settle();
+    let mut gangs = TestGangs::on_plain("n", 1, "x");
+    gangs.comes("first", &[]);
     for name in ["a", "b"] {
         gangs.members(name, 1, &gang(name, "1", &[]));
     }
@@ -122,8 +115,7 @@ fn the_sub_priority_of_a_gang_that_waits_counts_as_soon_as_it_is_changed() {
 
 #[test]
 fn members_that_hold_room_say_that_capacity_keeps_them_waiting() {
-    let mut gangs = TestGangs::new(4);
-    gangs.accumulating = true;
+    let mut gangs = TestGangs::holding(4);
     gangs.members("g", 5, &gang("g", "5", &[("mode", "NonStrict")]));
     gangs.wait(2);
     assert_eq!(gangs.reserved("ml/g"), 4);
@@ -154,9 +146,8 @@ fn gangs_whose_rule_stays_are_counted_as_waiting_and_those_of_others_are_not() {
     gangs.wait(2);
     gangs.delete("g-0");
     gangs.member("g-3", &keys);
-    let mut other = gangs.facts("o-0", &[("cpu", "1")], &gang("o", "2", &[]));
-    other.handoff.scheduler_name = "another".into();
-    gangs.cluster.submit(other);
+    gangs
+        .asks_as("o-0", &[("cpu", "1")], &gang("o", "2", &[]), |facts| facts.handoff.scheduler_name = "another".into());
     gangs.wait(2);
     assert_eq!((gangs.reason("g-3"), gangs.cluster.scheduler.waiting_groups()), ("GangIncomplete", 1));
 }
@@ -220,11 +211,9 @@ fn members_that_disagree_in_two_dialects_are_told_so() {
     let mut gangs = TestGangs::new(0);
     let older = [(format!("{P}/name"), "g".to_owned()), (format!("{P}/min-available"), "3".to_owned())];
     gangs.member("g-0", &older);
-    gangs.member("g-1", &[older[0].clone()]);
-    gangs.settle();
+    gangs.comes("g-1", &[older[0].clone()]);
     assert_eq!(gangs.reported("GangConfigConflict"), 0);
-    gangs.member("g-2", &gang("g", "5", &[]));
-    gangs.settle();
+    gangs.comes("g-2", &gang("g", "5", &[]));
     assert_eq!(gangs.reported("GangConfigConflict"), 1);
 }
 

@@ -131,10 +131,8 @@ fn the_rest_of_a_commit_is_whole_though_those_bound_before_are_gone() {
     let mut gangs = with_claims(3);
     gangs.cluster.hold = true;
     let keys = gang("g", "3", &[("match-policy", "only-waiting")]);
-    gangs.members("g", 3, &keys);
-    gangs.settle();
-    gangs.member("g-3", &keys);
-    gangs.settle();
+    gangs.come("g", 3, &keys);
+    gangs.comes("g-3", &keys);
     gangs.cluster.now += Duration::from_secs(1);
     gangs.cluster.deliver_only(2);
     let left = (0..3).map(|n| format!("g-{n}")).find(|name| gangs.cluster.node_of(name).is_none()).unwrap();
@@ -153,17 +151,10 @@ fn the_rest_of_a_commit_is_whole_though_those_bound_before_are_gone() {
 
 #[test]
 fn a_pod_takes_its_place_while_room_is_made_for_another_one_on_the_node() {
-    let mut jobs = TestJobs::new();
-    jobs.node("a", 4, 0);
-    let mut low = pod("low", CPU, jobs.cluster.now);
-    low.spec.priority = -10;
-    jobs.cluster.submit(low);
-    jobs.cluster.settle();
+    let mut jobs = TestJobs::on("a", 4, 0);
+    jobs.cluster.comes_as("low", CPU, |facts| facts.spec.priority = -10);
     jobs.run("rl", CPU, (2, CPU), |_| {});
-    let mut urgent = pod("urgent", CPU, jobs.cluster.now);
-    urgent.spec.priority = 100;
-    jobs.cluster.submit(urgent);
-    jobs.cluster.settle();
+    jobs.cluster.comes_as("urgent", CPU, |facts| facts.spec.priority = 100);
     assert_eq!((&jobs.cluster.evicted[..], jobs.reserved()), (&["low".to_owned()][..], 3));
     jobs.controller("rl");
     assert_eq!((jobs.cluster.node_of("rl-learner"), jobs.cluster.stats().jobs.places_void), (Some("a"), 0));
@@ -196,10 +187,8 @@ fn a_refused_member_completes_its_commit_though_another_one_has_gone_alone() {
     let mut gangs = TestGangs::new(4);
     gangs.cluster.hold = true;
     let keys = gang("g", "2", &[("match-policy", "only-waiting")]);
-    gangs.members("g", 2, &keys);
-    gangs.settle();
-    gangs.member("g-2", &keys);
-    gangs.settle();
+    gangs.come("g", 2, &keys);
+    gangs.comes("g-2", &keys);
     gangs.cluster.bind_faults.push_back(Fault::Refused);
     gangs.cluster.deliver();
     gangs.wait(5);
@@ -218,9 +207,7 @@ fn the_lock_of_a_member_of_the_rest_that_cannot_be_resumed_goes_after_a_minute()
     let left = if gangs.bound() == ["g-0"] { "g-1" } else { "g-0" };
     gangs.cluster.hold = false;
     gangs.cluster.locks.clear();
-    let mut urgent = gangs.facts("urgent", ONE, &[]);
-    urgent.spec.priority = 9;
-    gangs.cluster.submit(urgent);
+    gangs.asks_as("urgent", ONE, &[], |facts| facts.spec.priority = 9);
     gangs.cluster.restart();
     gangs.wait(3);
     assert_eq!((gangs.count("urgent"), gangs.cluster.node_of(left)), (1, None));

@@ -27,10 +27,10 @@ fn stand(min: u32, (pending, bound, running, succeeded, failed): Members) -> Tes
     let mut number = 0;
     for (count, node, phase) in states {
         for _ in 0..count {
-            let mut facts = gangs.facts(&format!("g-{number}"), &[("cpu", "1")], &[(P.to_owned(), "g".to_owned())]);
-            facts.handoff.node = node.map(Into::into);
-            facts.handoff.phase = phase;
-            gangs.cluster.submit(facts);
+            gangs.asks_as(&format!("g-{number}"), &[("cpu", "1")], &[(P.to_owned(), "g".to_owned())], |facts| {
+                facts.handoff.node = node.map(Into::into);
+                facts.handoff.phase = phase;
+            });
             number += 1;
         }
     }

@@ -35,14 +35,12 @@ fn the_older_of_two_gangs_starts_when_its_gpus_come_free_ten_times_of_ten() {
 #[test]
 fn what_waits_behind_hopeless_older_pods_is_tried_though_each_event_wakes_them() {
     let mut gangs = TestGangs::new(4);
-    gangs.members("filler", 4, &[]);
-    gangs.settle();
+    gangs.come("filler", 4, &[]);
     // More hopeless pods than one step tries.
     let hopeless = gangs.cluster.scheduler.config().batch + 20;
     (0..hopeless).for_each(|n| gangs.asks(&format!("hopeless-{n:03}"), &[("cpu", "9")], &[]));
     gangs.settle();
-    gangs.member("young", &[]);
-    gangs.settle();
+    gangs.comes("young", &[]);
     for n in 0..4 {
         // Room comes free before each step.
         gangs.cluster.finish(&format!("filler-{n}"));

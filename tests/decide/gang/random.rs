@@ -15,6 +15,7 @@ use fastrand::Rng;
 
 use super::packing::{Ask, Needs, Room, fits};
 use crate::harness::gangs::{G, P, TestGangs, declared, end, gang};
+use crate::harness::parts::labels_of;
 
 const POLICIES: [&str; 4] = ["once-satisfied", "only-waiting", "waiting-and-running", "waiting-running-succeed"];
 const POOLS: [&str; 2] = ["x", "y"];
@@ -222,7 +223,7 @@ impl Case {
         facts.spec.priority = member.priority;
         facts.spec.requests.set("cpu", Quantity::units(member.ask.cpus));
         if let Some(pool) = member.ask.pool {
-            facts.spec.node_selector = BTreeMap::from([("pool".to_owned(), pool.to_owned())]);
+            facts.spec.node_selector = labels_of("pool", pool);
         }
         if member.claim {
             self.gangs.cluster.claim(&name, 10, |_| ());

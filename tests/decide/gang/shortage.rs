@@ -15,9 +15,9 @@ fn gangs() -> TestGangs {
 }
 
 fn fill(gangs: &mut TestGangs, node: &str, name: &str, gpus: usize) {
-    let mut facts = gangs.facts(name, &[(key::NVIDIA_GPU, &gpus.to_string())], &[]);
-    facts.spec.node_selector.insert("on".to_owned(), node.to_owned());
-    gangs.cluster.submit(facts);
+    gangs.asks_as(name, &[(key::NVIDIA_GPU, &gpus.to_string())], &[], |facts| {
+        facts.spec.node_selector.insert("on".to_owned(), node.to_owned());
+    });
     gangs.settle();
 }
 

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use baton::contract::hint::LabelSelector;
 use baton::contract::tyjob::{BasicPolicy, JobQueuePolicy, Stage};
 use baton::contract::{PodKey, key};
 use baton::decide::tyjob::placement::{JobFacts, JobIdentity, JobSpec};
@@ -12,6 +11,7 @@ use baton::decide::world::{BudgetFacts, JobClaim, WorldEvent};
 
 use super::gathered::{cluster, in_pool_with, must, nodes};
 use crate::harness::gangs::{TestGangs, gang};
+use crate::harness::parts::{labels_of, near, with_label};
 use crate::harness::wall;
 
 /// Nodes of one CPU each, and a gang of low priority on all of them.
@@ -96,15 +96,11 @@ fn a_member_that_could_stay_and_leaves_with_its_gang_is_counted_once() {
     gangs.cluster.node("n", 2);
     for n in 0..4 {
         let half = [(key::GPU_CORE, "50"), (key::GPU_MEMORY_RATIO, "50")];
-        let mut facts = gangs.facts(&format!("low-{n}"), &half, &gang("low", "3", &[]));
-        facts.spec.priority = 1;
-        gangs.cluster.submit(facts);
+        gangs.asks_as(&format!("low-{n}"), &half, &gang("low", "3", &[]), |facts| facts.spec.priority = 1);
     }
     gangs.settle();
     assert_eq!(gangs.count("low"), 4);
-    let mut facts = gangs.facts("urgent", &[(key::NVIDIA_GPU, "1")], &[]);
-    facts.spec.priority = 9;
-    gangs.cluster.submit(facts);
+    gangs.asks_as("urgent", &[(key::NVIDIA_GPU, "1")], &[], |facts| facts.spec.priority = 9);
     gangs.settle();
     assert_eq!(gangs.cluster.evicted.len(), 4, "{:?}", gangs.cluster.evicted);
 }
@@ -159,13 +155,13 @@ fn a_gang_that_preempts_uses_a_budget_once() {
     (0..4).for_each(|n| gangs.plain_node(&format!("n{n}"), 1, "x"));
     // Those of the budget are the youngest: without it they would leave.
     for name in ["other-0", "other-1", "web-0", "web-1"] {
-        let mut facts = gangs.facts(name, &[("cpu", "1")], &[]);
-        facts.spec.priority = 1;
-        facts.spec.labels = BTreeMap::from([("app".to_owned(), name[..3].to_owned())]);
-        gangs.cluster.submit(facts);
+        gangs.asks_as(name, &[("cpu", "1")], &[], |facts| {
+            facts.spec.priority = 1;
+            facts.spec.labels = labels_of("app", &name[..3]);
+        });
         gangs.wait(1);
     }
-    let selector: LabelSelector = serde_json::from_str(r#"{"matchLabels":{"app":"web"}}"#).unwrap();
+    let selector = with_label("app", "web");
     let budget = BudgetFacts { selector: Some(selector), allowed: 1 };
     gangs.cluster.event(WorldEvent::Budget(PodKey::new("ml", "web"), budget));
     (0..2).for_each(|n| gangs.of_priority(&format!("high-{n}"), 9, &gang("high", "2", &[])));
@@ -247,10 +243,10 @@ fn a_job_spares_workers_above_its_minimum_and_never_its_leader() {
 /// A node whose only pod, of this priority, takes all of it.
 fn full_node(gangs: &mut TestGangs, name: &str, priority: i32) {
     gangs.plain_node(name, 4, name);
-    let mut facts = gangs.facts(&format!("low-{name}"), &[("cpu", "4")], &[]);
-    facts.spec.priority = priority;
-    facts.spec.node_selector = BTreeMap::from([("pool".to_owned(), name.to_owned())]);
-    gangs.cluster.submit(facts);
+    gangs.asks_as(&format!("low-{name}"), &[("cpu", "4")], &[], |facts| {
+        facts.spec.priority = priority;
+        facts.spec.node_selector = labels_of("pool", name);
+    });
     gangs.settle();
     assert_eq!(gangs.cluster.node_of(&format!("low-{name}")), Some(name));
 }
@@ -259,7 +255,7 @@ fn unlike(gangs: &mut TestGangs, name: &str, cpus: &str, pool: Option<&str>) {
     let mut facts = gangs.facts(name, &[("cpu", cpus)], &gang("high", "2", &[]));
     facts.spec.priority = 9;
     if let Some(pool) = pool {
-        facts.spec.node_selector = BTreeMap::from([("pool".to_owned(), pool.to_owned())]);
+        facts.spec.node_selector = labels_of("pool", pool);
     }
     gangs.cluster.submit(facts);
 }
@@ -304,12 +300,10 @@ fn room_that_was_kept_for_a_gang_is_open_when_the_gang_is_deleted() {
     urgent(&mut gangs, "high-1", &keys);
     assert_eq!(gangs.cluster.evicted.len(), 2);
     gangs.of_priority("late", 1, &[]);
-    gangs.delete("low-0");
-    gangs.settle();
+    gangs.goes("low-0");
     assert_eq!(gangs.count("late"), 0, "it is kept for the gang, which waits for the other one");
     gangs.delete("high-0");
-    gangs.delete("high-1");
-    gangs.settle();
+    gangs.goes("high-1");
     assert_eq!(gangs.count("late"), 1);
 }
 
@@ -334,15 +328,11 @@ fn a_gang_looks_for_other_victims_when_the_node_of_one_dies_with_it() {
 
 #[test]
 fn no_pod_joins_a_gang_whose_members_are_about_to_leave() {
-    let mut gangs = TestGangs::with(Default::default());
-    gangs.plain_node("n1", 2, "x");
+    let mut gangs = TestGangs::on_plain("n1", 2, "x");
     let keys = gang("low", "2", &[("match-policy", "waiting-and-running")]);
-    gangs.members("low", 3, &keys);
-    gangs.settle();
+    gangs.come("low", 3, &keys);
     assert_eq!(gangs.count("low"), 2);
-    let mut high = gangs.facts("high", &[("cpu", "2")], &[]);
-    high.spec.priority = 9;
-    gangs.cluster.submit(high);
+    gangs.asks_as("high", &[("cpu", "2")], &[], |facts| facts.spec.priority = 9);
     gangs.plain_node("n2", 1, "x");
     gangs.wait(2);
     assert_eq!((gangs.cluster.evicted.len(), gangs.count("low")), (2, 2), "the third one stays away");
@@ -354,18 +344,14 @@ fn no_pod_joins_a_gang_whose_members_are_about_to_leave() {
 fn members_with_affinity_to_each_other_keep_their_room_until_the_victims_left() {
     let mut gangs = gang_on(2, "0");
     let keys = gang("high", "2", &[]);
-    let mut first = gangs.facts("high-ps", &[("cpu", "1")], &keys);
-    first.spec.priority = 9;
-    first.spec.labels = [("app".to_owned(), "ps".to_owned())].into();
-    let mut second = gangs.facts("high-worker", &[("cpu", "1")], &keys);
-    second.spec.priority = 9;
-    let selector =
-        LabelSelector { match_labels: [("app".to_owned(), "ps".to_owned())].into(), ..LabelSelector::default() };
-    let namespaces = vec!["ml".into()];
-    second.spec.affinity =
-        vec![PodTerm { selector: Some(selector), topology_key: "pool".into(), namespaces, ..PodTerm::default() }];
-    gangs.cluster.submit(first);
-    gangs.cluster.submit(second);
+    gangs.asks_as("high-ps", &[("cpu", "1")], &keys, |facts| {
+        facts.spec.priority = 9;
+        facts.spec.labels = labels_of("app", "ps");
+    });
+    gangs.asks_as("high-worker", &[("cpu", "1")], &keys, |facts| {
+        facts.spec.priority = 9;
+        facts.spec.affinity = vec![PodTerm { namespaces: vec!["ml".into()], ..near("ps", "pool") }];
+    });
     gangs.settle();
     assert_eq!(gangs.cluster.evicted.len(), 2, "{:?}", gangs.cluster.evicted);
     let victims = gangs.cluster.evicted.clone();
@@ -413,17 +399,13 @@ fn a_gang_does_not_wait_for_a_pod_that_does_not_leave() {
 
 #[test]
 fn a_gang_that_waits_for_the_deletion_of_a_member_says_so() {
-    let mut gangs = TestGangs::with(Default::default());
-    gangs.plain_node("n1", 2, "x");
+    let mut gangs = TestGangs::on_plain("n1", 2, "x");
     let keys = gang("low", "2", &[("match-policy", "waiting-and-running")]);
-    gangs.members("low", 3, &keys);
-    gangs.settle();
+    gangs.come("low", 3, &keys);
     // The same condition with other words is not written more often than this.
     gangs.wait(61);
     gangs.cluster.lost_evictions = 100;
-    let mut high = gangs.facts("high", &[("cpu", "2")], &[]);
-    high.spec.priority = 9;
-    gangs.cluster.submit(high);
+    gangs.asks_as("high", &[("cpu", "2")], &[], |facts| facts.spec.priority = 9);
     gangs.plain_node("n2", 1, "x");
     gangs.wait(5);
     let bound = gangs.bound();
@@ -434,15 +416,11 @@ fn a_gang_that_waits_for_the_deletion_of_a_member_says_so() {
 
 #[test]
 fn a_gang_whose_member_is_asked_to_leave_in_vain_goes_on_after_a_minute() {
-    let mut gangs = TestGangs::with(Default::default());
-    gangs.plain_node("n1", 2, "x");
+    let mut gangs = TestGangs::on_plain("n1", 2, "x");
     let keys = gang("low", "2", &[("match-policy", "waiting-and-running")]);
-    gangs.members("low", 3, &keys);
-    gangs.settle();
+    gangs.come("low", 3, &keys);
     gangs.cluster.lost_evictions = 100;
-    let mut high = gangs.facts("high", &[("cpu", "2")], &[]);
-    high.spec.priority = 9;
-    gangs.cluster.submit(high);
+    gangs.asks_as("high", &[("cpu", "2")], &[], |facts| facts.spec.priority = 9);
     gangs.plain_node("n2", 1, "x");
     gangs.wait(58);
     assert_eq!(gangs.count("low"), 2);

@@ -26,9 +26,7 @@ pub(super) fn claims(gangs: &mut TestGangs, name: &str, keys: &[(String, String)
 
 fn claims_as(gangs: &mut TestGangs, name: &str, claim: &str, keys: &[(String, String)]) {
     gangs.cluster.claim(claim, 10, |_| ());
-    let mut facts = gangs.facts(name, &[("cpu", "1")], keys);
-    facts.spec.volumes = vec![VolumeUse::Claim(claim.into())];
-    gangs.cluster.submit(facts);
+    gangs.asks_as(name, &[("cpu", "1")], keys, |facts| facts.spec.volumes = vec![VolumeUse::Claim(claim.into())]);
 }
 
 /// A gang of three, each with a claim that waits for it.
@@ -105,9 +103,9 @@ fn no_member_is_bound_where_a_gang_of_its_group_is_gone() {
     let mut gangs = gang_with_claims();
     (0..3).for_each(|n| gangs.delete(&format!("g-{n}")));
     let groups = ("groups", r#"["ml/learner","ml/actor"]"#);
-    let mut facts = gangs.facts("learner-0", &[("cpu", "1")], &gang("learner", "1", &[groups]));
-    facts.spec.volumes = vec![VolumeUse::Claim("c0".into())];
-    gangs.cluster.submit(facts);
+    gangs.asks_as("learner-0", &[("cpu", "1")], &gang("learner", "1", &[groups]), |facts| {
+        facts.spec.volumes = vec![VolumeUse::Claim("c0".into())];
+    });
     gangs.member("actor-0", &gang("actor", "1", &[groups]));
     gangs.wait(3);
     assert_eq!((gangs.reserved("ml/learner"), gangs.reserved("ml/actor")), (1, 1));
@@ -120,15 +118,12 @@ fn no_member_is_bound_where_a_gang_of_its_group_is_gone() {
 #[test]
 fn a_member_that_is_deleted_before_the_first_lock_takes_the_others_back() {
     let mut gangs = gang_with_claims();
-    gangs.delete("g-2");
-    gangs.settle();
+    gangs.goes("g-2");
     assert_eq!(gangs.reserved("ml/g"), 0);
     ["c0", "c1"].iter().for_each(|claim| gangs.cluster.provision(claim));
     gangs.wait(3);
     assert_eq!((gangs.count("g"), gangs.reason("g-0")), (0, "GangIncomplete"));
-    let mut facts = gangs.facts("g-2", &[("cpu", "1")], &gang("g", "3", &[]));
-    facts.spec.volumes = vec![];
-    gangs.cluster.submit(facts);
+    gangs.asks_as("g-2", &[("cpu", "1")], &gang("g", "3", &[]), |facts| facts.spec.volumes = vec![]);
     gangs.wait(3);
     assert_eq!(gangs.count("g"), 3);
 }

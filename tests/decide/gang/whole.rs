@@ -1,14 +1,12 @@
 //! Gangs, scenario by scenario. Every rest also asserts that a Strict group holds nothing, that nothing is over-committed and
 //! that every pod is in one place; see [`TestGangs::settle`].
 
-use std::collections::BTreeMap;
-
 use baton::contract::key;
 use baton::decide::world::PodFacts;
 use baton::decide::world::gangs::MemberState;
-use baton::decide::world::spec::{NodeOperator, NodeRequirement, NodeTerm};
 
 use crate::harness::gangs::{G, P, TestGangs, gang};
+use crate::harness::parts::{among, labels_of};
 use crate::harness::{Fault, TestScheduler};
 
 type Keys = Vec<(String, String)>;
@@ -74,15 +72,13 @@ pub fn three_gangs(mode: &str, members: [usize; 3]) -> TestGangs {
     gangs.accumulating = mode == "NonStrict";
     for (node, cpus) in [("a", 3), ("b", 3), ("c", 4)] {
         gangs.node(node, cpus);
-        gangs.cluster.change_node(node, |facts| facts.labels = BTreeMap::from([("pool".to_owned(), node.to_owned())]));
+        gangs.cluster.change_node(node, |facts| facts.labels = labels_of("pool", node));
     }
     for (name, members) in ["a", "b", "c"].into_iter().zip(members) {
         for n in 0..members {
-            let mut facts = gangs.facts(&format!("{name}-{n}"), &[("cpu", "1")], &gang(name, "5", &[("mode", mode)]));
-            let values = vec![name.to_owned(), "shared".to_owned()];
-            let term = NodeRequirement { key: "pool".into(), operator: NodeOperator::In, values };
-            facts.spec.node_required = Some(vec![NodeTerm { expressions: vec![term], fields: vec![] }]);
-            gangs.cluster.submit(facts);
+            gangs.asks_as(&format!("{name}-{n}"), &[("cpu", "1")], &gang(name, "5", &[("mode", mode)]), |facts| {
+                facts.spec.node_required = Some(vec![among("pool", &[name, "shared"])]);
+            });
         }
         gangs.wait(1);
     }
@@ -91,9 +87,7 @@ pub fn three_gangs(mode: &str, members: [usize; 3]) -> TestGangs {
 
 pub fn share(gangs: &mut TestGangs) {
     for node in ["a", "b", "c"] {
-        gangs
-            .cluster
-            .change_node(node, |facts| facts.labels = BTreeMap::from([("pool".to_owned(), "shared".to_owned())]));
+        gangs.cluster.change_node(node, |facts| facts.labels = labels_of("pool", "shared"));
     }
     gangs.wait(3);
 }
@@ -131,10 +125,8 @@ fn row_6_a_gang_that_does_not_fit_keeps_nothing_and_the_next_pod_binds_at_once()
 
 #[test]
 fn row_7_a_non_strict_gang_keeps_what_it_has_until_the_last_place_is_free() {
-    let mut gangs = TestGangs::new(5);
-    gangs.accumulating = true;
-    gangs.member("other", &none());
-    gangs.settle();
+    let mut gangs = TestGangs::holding(5);
+    gangs.comes("other", &none());
     gangs.members("g", 5, &gang("g", "5", &[("mode", "NonStrict")]));
     gangs.wait(100);
     assert_eq!((gangs.reserved("ml/g"), gangs.count("g")), (4, 0));
@@ -146,8 +138,7 @@ fn row_7_a_non_strict_gang_keeps_what_it_has_until_the_last_place_is_free() {
 #[test]
 fn row_8_members_beyond_the_minimum_come_alone() {
     let mut gangs = TestGangs::new(4);
-    gangs.members("g", 6, &gang("g", "3", &[]));
-    gangs.settle();
+    gangs.come("g", 6, &gang("g", "3", &[]));
     assert_eq!(gangs.count("g"), 4);
     gangs.node("more", 2);
     gangs.wait(1);
@@ -171,8 +162,7 @@ fn pair(cpus: u32) -> TestGangs {
     let mut gangs = TestGangs::new(cpus);
     let groups = ("groups", r#"["ml/a","ml/b"]"#);
     gangs.members("a", 2, &gang("a", "2", &[groups]));
-    gangs.members("b", 3, &gang("b", "3", &[groups]));
-    gangs.settle();
+    gangs.come("b", 3, &gang("b", "3", &[groups]));
     gangs
 }
 
@@ -189,12 +179,10 @@ fn row_10_a_group_of_gangs_starts_together_or_not_at_all() {
 fn row_11_a_group_across_namespaces_waits_for_the_missing_gang_and_names_it() {
     let mut gangs = TestGangs::new(8);
     let groups = ("groups", r#"["one/a","two/b"]"#);
-    gangs.members("one/a", 2, &gang("a", "2", &[groups]));
-    gangs.settle();
-    assert_eq!((gangs.reason("one/a-0"), gangs.cluster.stats().groups.attempts), ("GangIncomplete", 0));
+    gangs.come("one/a", 2, &gang("a", "2", &[groups]));
+    assert_eq!((gangs.reason("one/a-0"), gangs.cluster.stats().group_attempts), ("GangIncomplete", 0));
     assert!(gangs.condition("one/a-0").contains("two/b"), "{}", gangs.condition("one/a-0"));
-    gangs.members("two/b", 3, &gang("b", "3", &[groups]));
-    gangs.settle();
+    gangs.come("two/b", 3, &gang("b", "3", &[groups]));
     assert_eq!(gangs.bound().len(), 5);
 }
 
@@ -218,21 +206,18 @@ fn row_13_the_annotation_beats_the_pod_group() {
     let mut gangs = TestGangs::new(8);
     gangs.pod_group("ml/g", |facts| facts.spec.min = Some(3));
     let keys = vec![(P.to_owned(), "g".to_owned()), (format!("{G}min-available"), "5".to_owned())];
-    gangs.members("g", 4, &keys);
-    gangs.settle();
+    gangs.come("g", 4, &keys);
     assert_eq!((gangs.count("g"), gangs.reason("g-0")), (0, "GangIncomplete"));
     gangs.wait(61);
     assert!(gangs.condition("g-0").contains("4 of 5 pods"), "{}", gangs.condition("g-0"));
-    gangs.member("g-4", &keys);
-    gangs.settle();
+    gangs.comes("g-4", &keys);
     assert_eq!(gangs.count("g"), 5);
 }
 
 #[test]
 fn row_14_pods_wait_for_their_pod_group_and_go_at_once_when_it_appears() {
     let mut gangs = TestGangs::new(8);
-    gangs.members("g", 3, &[(format!("label:{P}"), "g".to_owned())]);
-    gangs.settle();
+    gangs.come("g", 3, &[(format!("label:{P}"), "g".to_owned())]);
     assert_eq!((gangs.count("g"), gangs.reason("g-1")), (0, "WaitingForPodGroup"));
     gangs.pod_group("ml/g", |facts| facts.spec.min = Some(3));
     gangs.settle();
@@ -245,9 +230,8 @@ fn row_15_nothing_is_tried_before_the_last_needed_pod_exists() {
     let keys = gang("g", "4", &[]);
     gangs.members("g", 3, &keys);
     gangs.wait(10);
-    assert_eq!((gangs.count("g"), gangs.cluster.stats().groups.attempts), (0, 0));
-    gangs.member("g-3", &keys);
-    gangs.settle();
+    assert_eq!((gangs.count("g"), gangs.cluster.stats().group_attempts), (0, 0));
+    gangs.comes("g-3", &keys);
     assert_eq!(gangs.count("g"), 4);
 }
 
@@ -272,8 +256,7 @@ fn impatient(mode: &'static str, groups: &'static str) -> Keys {
 
 #[test]
 fn row_17_a_non_strict_gang_whose_wait_is_over_is_released_and_marked() {
-    let mut gangs = TestGangs::new(2);
-    gangs.accumulating = true;
+    let mut gangs = TestGangs::holding(2);
     let keys = impatient("NonStrict", "");
     gangs.members("g", 3, &keys);
     gangs.wait(4);
@@ -291,8 +274,7 @@ fn row_17_a_non_strict_gang_whose_wait_is_over_is_released_and_marked() {
     // A controller makes each pod again as it is deleted.
     for n in 0..3 {
         gangs.delete(&format!("g-{n}"));
-        gangs.member(&format!("g-{n}"), &keys);
-        gangs.settle();
+        gangs.comes(&format!("g-{n}"), &keys);
     }
     gangs.wait(2);
     assert_eq!(gangs.count("g"), 3);
@@ -308,8 +290,7 @@ fn row_18_a_strict_gang_never_holds_and_never_times_out() {
 
 #[test]
 fn row_19_the_whole_group_is_marked_and_the_state_survives_a_restart() {
-    let mut gangs = TestGangs::new(2);
-    gangs.accumulating = true;
+    let mut gangs = TestGangs::holding(2);
     let list = r#"["ml/g","ml/h"]"#;
     let keys = impatient("NonStrict", list);
     let other = gang("h", "1", &[("groups", list)]);
@@ -318,8 +299,7 @@ fn row_19_the_whole_group_is_marked_and_the_state_survives_a_restart() {
     gangs.asks("h-0", &[("cpu", "50")], &gang("h", "1", &[("groups", list), ("mode", "NonStrict")]));
     gangs.wait(7);
     assert_eq!(["g-0", "g-1", "g-2", "h-0"].map(|name| gangs.state(name)), [MemberState::TimedOut; 4]);
-    gangs.member("h-1", &other);
-    gangs.settle();
+    gangs.comes("h-1", &other);
     assert_eq!((gangs.reason("h-1"), gangs.state("h-1")), ("GangTimeout", MemberState::Pending));
     gangs.cluster.restart();
     gangs.wait(5);
@@ -330,8 +310,7 @@ fn row_19_the_whole_group_is_marked_and_the_state_survives_a_restart() {
 fn row_20_under_only_waiting_a_replacement_waits_for_a_full_quorum() {
     let mut gangs = TestGangs::new(8);
     let keys = gang("g", "3", &[("match-policy", "only-waiting")]);
-    gangs.members("g", 3, &keys);
-    gangs.settle();
+    gangs.come("g", 3, &keys);
     assert_eq!(gangs.count("g"), 3);
     gangs.wait(60);
     gangs.delete("g-0");
@@ -350,8 +329,7 @@ fn row_20_under_only_waiting_a_replacement_waits_for_a_full_quorum() {
 fn replaced(policy: &str) -> (TestGangs, Keys) {
     let mut gangs = TestGangs::new(8);
     let keys = gang("g", "3", &[("match-policy", policy)]);
-    gangs.members("g", 3, &keys);
-    gangs.settle();
+    gangs.come("g", 3, &keys);
     gangs.wait(60);
     gangs.cluster.finish("g-0");
     gangs.cluster.finish("g-1");
@@ -408,8 +386,7 @@ fn row_25_after_a_crash_the_broken_commit_is_completed_first() {
         (0..5).for_each(|n| gangs.asks(&format!("g-{n}"), &[(key::NVIDIA_GPU, "1")], &keys));
         gangs.cluster.now += std::time::Duration::from_secs(1);
         gangs.cluster.settle();
-        gangs.cluster.agent_releases("n");
-        gangs.cluster.settle();
+        gangs.cluster.serves("n");
         assert_eq!(gangs.count("g"), 2, "{policy}");
         gangs.cluster.restart();
         gangs.wait(2);
@@ -423,10 +400,10 @@ fn row_26_priority_goes_before_age() {
     gangs.cluster.step_down();
     gangs.members("low", 4, &gang("low", "4", &[]));
     for n in 0..4 {
-        let mut facts = gangs.facts(&format!("high-{n}"), &[("cpu", "1")], &gang("high", "4", &[]));
-        facts.spec.priority = 9;
-        facts.handoff.created += std::time::Duration::from_secs(60);
-        gangs.cluster.submit(facts);
+        gangs.asks_as(&format!("high-{n}"), &[("cpu", "1")], &gang("high", "4", &[]), |facts| {
+            facts.spec.priority = 9;
+            facts.handoff.created += std::time::Duration::from_secs(60);
+        });
     }
     gangs.cluster.lead();
     gangs.settle();
@@ -437,8 +414,7 @@ fn row_26_priority_goes_before_age() {
 fn row_27_a_large_gang_that_cannot_fit_does_not_block_a_small_one() {
     let mut gangs = TestGangs::new(10);
     gangs.members("large", 100, &gang("large", "100", &[]));
-    gangs.members("small", 2, &gang("small", "2", &[]));
-    gangs.settle();
+    gangs.come("small", 2, &gang("small", "2", &[]));
     assert_eq!((gangs.count("large"), gangs.count("small")), (0, 2));
 }
 
@@ -447,9 +423,7 @@ fn row_28_a_gated_member_does_not_count() {
     let mut gangs = TestGangs::new(8);
     let keys = gang("g", "3", &[]);
     gangs.members("g", 2, &keys);
-    let mut gated = gangs.facts("g-2", &[("cpu", "1")], &keys);
-    gated.spec.gates = vec!["later".into()];
-    gangs.cluster.submit(gated);
+    gangs.asks_as("g-2", &[("cpu", "1")], &keys, |facts| facts.spec.gates = vec!["later".into()]);
     gangs.wait(2);
     assert_eq!((gangs.count("g"), gangs.cluster.stats().groups.attempts), (0, 0));
     gangs.change("g-2", |facts| facts.spec.gates.clear());
@@ -508,23 +482,18 @@ fn row_30_a_gang_that_cannot_be_is_held_with_its_reason() {
 
 #[test]
 fn a_deleted_member_releases_the_others_when_the_minimum_is_out_of_reach() {
-    let mut gangs = TestGangs::new(2);
-    gangs.accumulating = true;
-    gangs.members("g", 3, &gang("g", "3", &[("mode", "NonStrict")]));
-    gangs.settle();
+    let mut gangs = TestGangs::holding(2);
+    gangs.come("g", 3, &gang("g", "3", &[("mode", "NonStrict")]));
     assert_eq!(gangs.reserved("ml/g"), 2);
-    gangs.delete("g-0");
-    gangs.settle();
+    gangs.goes("g-0");
     assert_eq!((gangs.reserved("ml/g"), gangs.reason("g-1")), (0, "GangIncomplete"));
 }
 
 #[test]
 fn a_pod_group_that_vanishes_releases_what_its_gang_holds() {
-    let mut gangs = TestGangs::new(2);
-    gangs.accumulating = true;
+    let mut gangs = TestGangs::holding(2);
     gangs.pod_group("ml/g", |facts| facts.spec.min = Some(3));
-    gangs.members("g", 3, &[(P.to_owned(), "g".to_owned()), (format!("{G}mode"), "NonStrict".to_owned())]);
-    gangs.settle();
+    gangs.come("g", 3, &[(P.to_owned(), "g".to_owned()), (format!("{G}mode"), "NonStrict".to_owned())]);
     assert_eq!(gangs.reserved("ml/g"), 2);
     gangs.pod_group_gone("ml/g");
     gangs.settle();
@@ -550,13 +519,11 @@ fn members_that_no_order_of_offering_places_are_found_a_place_by_search() {
     gangs.cluster = TestScheduler::new();
     gangs.node("a", 3);
     gangs.node("b", 4);
-    gangs.cluster.change_node("a", |facts| facts.labels = BTreeMap::from([("disk".to_owned(), "fast".to_owned())]));
+    gangs.cluster.change_node("a", |facts| facts.labels = labels_of("disk", "fast"));
     let keys = gang("g", "3", &[]);
     gangs.asks("x", &[("cpu", "3")], &keys);
     gangs.asks("y", &[("cpu", "2")], &keys);
-    let mut picky = gangs.facts("z", &[("cpu", "2")], &keys);
-    picky.spec.node_selector = BTreeMap::from([("disk".to_owned(), "fast".to_owned())]);
-    gangs.cluster.submit(picky);
+    gangs.asks_as("z", &[("cpu", "2")], &keys, |facts| facts.spec.node_selector = labels_of("disk", "fast"));
     gangs.wait(2);
     assert_eq!(gangs.bound(), Vec::<String>::new(), "seven units on seven, but no way to cut them");
     gangs.node("c", 2);
@@ -566,13 +533,9 @@ fn members_that_no_order_of_offering_places_are_found_a_place_by_search() {
 
 #[test]
 fn a_higher_priority_pod_gets_room_that_a_gang_merely_holds() {
-    let mut gangs = TestGangs::new(2);
-    gangs.accumulating = true;
-    gangs.members("g", 3, &gang("g", "3", &[("mode", "NonStrict")]));
-    gangs.settle();
-    let mut urgent = gangs.facts("urgent", &[("cpu", "2")], &none());
-    urgent.spec.priority = 5;
-    gangs.cluster.submit(urgent);
+    let mut gangs = TestGangs::holding(2);
+    gangs.come("g", 3, &gang("g", "3", &[("mode", "NonStrict")]));
+    gangs.asks_as("urgent", &[("cpu", "2")], &none(), |facts| facts.spec.priority = 5);
     gangs.settle();
     assert_eq!((gangs.bound(), gangs.reserved("ml/g")), (vec!["urgent".to_owned()], 0));
 }

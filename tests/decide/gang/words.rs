@@ -138,9 +138,9 @@ fn values_beyond_what_the_installation_allows_count_as_that_and_are_reported_onc
         warnings(&gangs, "ml/timed")
     );
     // A pod of no gang.
-    let mut facts = gangs.facts("alone", &[("cpu", "1")], &[]);
-    facts.spec.labels.insert("koordinator.sh/priority".to_owned(), i64::MAX.to_string());
-    gangs.cluster.submit(facts);
+    gangs.asks_as("alone", &[("cpu", "1")], &[], |facts| {
+        facts.spec.labels.insert("koordinator.sh/priority".to_owned(), i64::MAX.to_string());
+    });
     gangs.wait(60);
     let said =
         gangs.cluster.notices.iter().filter(|(name, reason)| (&**name, *reason) == ("alone", "GangInvalidValue"));
@@ -156,8 +156,7 @@ fn a_list_of_gangs_that_cannot_be_read_holds_the_gang_and_those_that_name_it() {
             let mut keys = gang("g", min, &[]);
             keys.push((key.clone(), value.to_owned()));
             gangs.member("g-0", &keys);
-            gangs.members("h", 1, &gang("h", "1", &[("groups", r#"["ml/g"]"#)]));
-            gangs.settle();
+            gangs.come("h", 1, &gang("h", "1", &[("groups", r#"["ml/g"]"#)]));
             assert_eq!(gangs.bound(), Vec::<String>::new(), "{key} {value}");
             for pod in ["g-0", "h-0"] {
                 assert_eq!(gangs.reason(pod), "InvalidGang", "{key} {value}");
@@ -182,8 +181,7 @@ fn an_unreadable_list_on_a_pod_group_or_one_member_holds_all() {
         (facts.annotated, facts.warnings) = DeclaredFields::of_pod_group(None, Some(&bad));
     });
     gangs.members("g", 2, &gang("g", "2", &[]));
-    gangs.members("late", 1, &gang("late", "1", &[]));
-    gangs.settle();
+    gangs.come("late", 1, &gang("late", "1", &[]));
     assert_eq!((gangs.bound(), gangs.reason("g-1")), (vec!["late-0".to_owned()], "InvalidGang"));
     // The group of a satisfied gang binds no later member of it, as no gang rule does.
     gangs.member("late-1", &gang("late", "1", &[("groups", "x")]));
@@ -249,9 +247,7 @@ fn scheduling_group_names_a_gang_only_behind_its_flag() {
     let world = WorldPolicy { gangs: defaults, ..WorldPolicy::default() };
     let mut gangs = TestGangs::with(Config { world, ..Config::default() });
     gangs.node("n", 4);
-    let mut facts = gangs.facts("p", &[("cpu", "1")], &[]);
-    facts.spec.gang = Some(Arc::new(said));
-    gangs.cluster.submit(facts);
+    gangs.asks_as("p", &[("cpu", "1")], &[], |facts| facts.spec.gang = Some(Arc::new(said)));
     gangs.settle();
     assert_eq!((gangs.reason("p"), gangs.reported("GangNameConflict")), ("WaitingForPodGroup", 1));
     let mut group = PodGroupFacts::new(PodGroupApi::Kubernetes, GangId::parse("ml/first").unwrap());
@@ -323,8 +319,7 @@ fn of_two_pod_groups_of_one_name_that_of_sigs_counts() {
 #[test]
 fn a_minimum_of_zero_is_no_gang_rule() {
     let mut gangs = TestGangs::new(1);
-    gangs.members("g", 2, &gang("g", "0", &[]));
-    gangs.settle();
+    gangs.come("g", 2, &gang("g", "0", &[]));
     assert_eq!(gangs.count("g"), 1, "each by itself");
 }
 
@@ -332,8 +327,7 @@ fn a_minimum_of_zero_is_no_gang_rule() {
 fn gangs_of_one_name_in_two_namespaces_have_nothing_to_do_with_each_other() {
     let mut gangs = TestGangs::new(8);
     gangs.members("one/g", 2, &gang("g", "2", &[]));
-    gangs.members("two/g", 2, &gang("g", "3", &[]));
-    gangs.settle();
+    gangs.come("two/g", 2, &gang("g", "3", &[]));
     assert_eq!((gangs.count("one/"), gangs.count("two/")), (2, 0));
     assert_eq!(gangs.reason("two/g-0"), "GangIncomplete");
 }
@@ -341,13 +335,11 @@ fn gangs_of_one_name_in_two_namespaces_have_nothing_to_do_with_each_other() {
 #[test]
 fn a_gang_is_implied_in_its_own_list_and_one_that_is_listed_twice_counts_once() {
     let mut gangs = TestGangs::new(8);
-    gangs.members("a", 2, &gang("a", "2", &[("groups", r#"["ml/b","ml/b"]"#)]));
-    gangs.settle();
+    gangs.come("a", 2, &gang("a", "2", &[("groups", r#"["ml/b","ml/b"]"#)]));
     assert_eq!(gangs.count("a"), 0);
     let mut second = gang("b", "2", &[]);
     second.push((format!("{P}/groups"), r#"["ml/a"]"#.to_owned()));
-    gangs.members("b", 2, &second);
-    gangs.settle();
+    gangs.come("b", 2, &second);
     assert_eq!(gangs.bound().len(), 4);
 }
 
@@ -355,8 +347,7 @@ fn a_gang_is_implied_in_its_own_list_and_one_that_is_listed_twice_counts_once() 
 fn a_one_sided_list_holds_only_the_gang_that_lists() {
     let mut gangs = TestGangs::new(8);
     gangs.members("a", 2, &gang("a", "2", &[("gang-groups", r#"["ml/b"]"#)]));
-    gangs.members("b", 2, &gang("b", "2", &[]));
-    gangs.settle();
+    gangs.come("b", 2, &gang("b", "2", &[]));
     assert_eq!((gangs.count("a"), gangs.count("b"), gangs.reason("a-0")), (0, 2, "GangGroupMismatch"));
 }
 
@@ -373,12 +364,10 @@ fn lists_that_go_round_hold_everybody() {
 
 #[test]
 fn a_list_that_is_edited_makes_another_group_and_releases_what_was_held() {
-    let mut gangs = TestGangs::new(2);
-    gangs.accumulating = true;
+    let mut gangs = TestGangs::holding(2);
     let list = ("groups", r#"["ml/a","ml/b"]"#);
     gangs.members("a", 2, &gang("a", "2", &[("mode", "NonStrict"), list]));
-    gangs.members("b", 1, &gang("b", "1", &[("mode", "NonStrict"), list]));
-    gangs.settle();
+    gangs.come("b", 1, &gang("b", "1", &[("mode", "NonStrict"), list]));
     assert_eq!((gangs.reserved("ml/a"), gangs.count("a")), (2, 0));
     let said = declared("ml", &gang("b", "1", &[("mode", "NonStrict")]));
     gangs.change("b-0", |facts| facts.spec.gang = said);
@@ -388,10 +377,8 @@ fn a_list_that_is_edited_makes_another_group_and_releases_what_was_held() {
 
 #[test]
 fn a_held_member_that_moves_to_another_gang_takes_nothing_along() {
-    let mut gangs = TestGangs::new(2);
-    gangs.accumulating = true;
-    gangs.members("a", 3, &gang("a", "3", &[("mode", "NonStrict")]));
-    gangs.settle();
+    let mut gangs = TestGangs::holding(2);
+    gangs.come("a", 3, &gang("a", "3", &[("mode", "NonStrict")]));
     assert_eq!(gangs.reserved("ml/a"), 2);
     let said = declared("ml", &gang("b", "3", &[("mode", "NonStrict")]));
     gangs.change("a-0", |facts| facts.spec.gang = said);
@@ -423,8 +410,7 @@ fn a_pod_group_that_comes_and_goes_never_makes_half_a_gang() {
 fn a_raised_minimum_leaves_bound_pods_alone() {
     let mut gangs = TestGangs::new(4);
     gangs.pod_group("ml/g", |facts| facts.spec.min = Some(2));
-    gangs.members("g", 2, &[(P.to_owned(), "g".to_owned())]);
-    gangs.settle();
+    gangs.come("g", 2, &[(P.to_owned(), "g".to_owned())]);
     gangs.pod_group("ml/g", |facts| facts.spec.min = Some(4));
     gangs.wait(3);
     assert_eq!((gangs.count("g"), gangs.cluster.evicted.len()), (2, 0));
@@ -512,8 +498,7 @@ fn a_strict_gang_whose_waiting_time_does_not_run_says_so_at_once() {
     gangs.pod_group("ml/g", |facts| facts.uid = "u".into());
     gangs.members("g", 3, &gang("g", "3", &[wait]));
     gangs.members("own", 3, &gang("own", "3", &[wait, (key::TIMEOUT_CLOCK, "pending")]));
-    gangs.members("silent", 3, &gang("silent", "3", &[]));
-    gangs.settle();
+    gangs.come("silent", 3, &gang("silent", "3", &[]));
     let said = "; the gang has no deadline: a Strict gang that waits holds nothing, so its waiting time of 5 s does not begin; \
                 annotate it with baton.io/timeout-clock: pending";
     assert!(gangs.condition("g-0").ends_with(said), "{}", gangs.condition("g-0"));
@@ -530,8 +515,7 @@ fn a_pod_group_made_for_pods_without_controller_goes_with_the_last_of_them() {
     gangs.node("n", 8);
     let named = |name: &str| keys(&[(&format!("{P}/name"), name), (&format!("{P}/min-available"), "2")]);
     for name in ["made", "foreign", "unserved"] {
-        gangs.members(name, 2, &named(name));
-        gangs.settle();
+        gangs.come(name, 2, &named(name));
         gangs.pod_group(&format!("ml/{name}"), |facts| {
             facts.uid = "u".into();
             facts.ours = name != "foreign";
@@ -565,8 +549,7 @@ fn a_pod_group_made_for_pods_without_controller_goes_with_the_last_of_them() {
 
 #[test]
 fn a_timed_out_gang_is_free_again_when_its_marks_are_removed() {
-    let mut gangs = TestGangs::new(2);
-    gangs.accumulating = true;
+    let mut gangs = TestGangs::holding(2);
     gangs.members("g", 3, &gang("g", "3", &[("mode", "NonStrict"), ("waiting-time", "5s")]));
     gangs.wait(7);
     gangs.node("more", 4);
@@ -586,8 +569,7 @@ fn a_timed_out_gang_is_free_again_when_its_marks_are_removed() {
 fn after_once_satisfied_a_member_that_fits_nowhere_keeps_nobody_back() {
     let mut gangs = TestGangs::new(4);
     let keys = gang("g", "2", &[]);
-    gangs.members("g", 2, &keys);
-    gangs.settle();
+    gangs.come("g", 2, &keys);
     gangs.asks("g-large", &[("cpu", "50")], &keys);
     gangs.asks("g-small", &[("cpu", "1")], &keys);
     gangs.wait(2);
@@ -598,11 +580,9 @@ fn after_once_satisfied_a_member_that_fits_nowhere_keeps_nobody_back() {
 fn a_new_generation_under_an_old_name_needs_its_minimum_again() {
     let mut gangs = TestGangs::new(4);
     let keys = gang("g", "2", &[]);
-    gangs.members("g", 2, &keys);
-    gangs.settle();
+    gangs.come("g", 2, &keys);
     gangs.cluster.finish("g-0");
-    gangs.delete("g-1");
-    gangs.settle();
+    gangs.goes("g-1");
     gangs.member("g-2", &keys);
     gangs.wait(2);
     assert_eq!((gangs.count("g-2"), gangs.reason("g-2")), (0, "GangIncomplete"));
@@ -618,8 +598,7 @@ fn a_gang_of_ten_thousand_waits_for_its_last_place_and_holds_nothing() {
     for n in 0..100 {
         gangs.plain_node(&format!("n{n}"), if n == 0 { 99 } else { 100 }, "x");
     }
-    gangs.members("g", 10_000, &gang("g", "10000", &[]));
-    gangs.settle();
+    gangs.come("g", 10_000, &gang("g", "10000", &[]));
     assert_eq!(gangs.bound().len(), 0);
     gangs.plain_node("last", 1, "x");
     gangs.cluster.now += Duration::from_secs(2);
@@ -633,8 +612,7 @@ fn with_evict_gang_the_commit_leaves_with_a_member_that_the_kubelet_refused() {
         let policy = GangPolicy { on_bind_failure: policy, ..GangPolicy::default() };
         let mut gangs = TestGangs::with(Config { gangs: policy, ..Config::default() });
         gangs.node("n", 8);
-        gangs.members("g", 3, &gang("g", "3", &[]));
-        gangs.settle();
+        gangs.come("g", 3, &gang("g", "3", &[]));
         gangs.change("g-1", |facts| {
             facts.handoff.phase = Phase::Failed;
             facts.spec.refused = true;
@@ -652,8 +630,7 @@ fn with_evict_gang_a_pod_that_was_refused_once_takes_no_later_run_along() {
     let mut gangs = TestGangs::with(Config { gangs: policy, ..Config::default() });
     gangs.node("n", 8);
     let keys = gang("g", "3", &[("match-policy", "waiting-and-running")]);
-    gangs.members("g", 3, &keys);
-    gangs.settle();
+    gangs.come("g", 3, &keys);
     gangs.change("g-1", |facts| {
         facts.handoff.phase = Phase::Failed;
         facts.spec.refused = true;
@@ -674,8 +651,7 @@ fn with_evict_gang_a_pod_that_was_refused_once_takes_no_later_run_along() {
 #[test]
 fn a_pod_whose_first_name_is_none_hears_of_the_second_one_too() {
     let mut gangs = TestGangs::new(4);
-    gangs.member("p", &keys(&[(&format!("label:{P}"), "Not_A_Name"), (&format!("{G}name"), "g")]));
-    gangs.settle();
+    gangs.comes("p", &keys(&[(&format!("label:{P}"), "Not_A_Name"), (&format!("{G}name"), "g")]));
     assert_eq!(
         (gangs.reason("p"), gangs.reported("InvalidGang"), gangs.reported("GangNameConflict")),
         ("InvalidGang", 1, 1)
@@ -687,9 +663,9 @@ fn of_members_made_in_one_second_the_first_by_name_decides_whatever_their_uids()
     for uids in [["x", "y"], ["y", "x"]] {
         let mut gangs = TestGangs::new(0);
         for ((name, min), uid) in [("p0", "3"), ("p1", "5")].into_iter().zip(uids) {
-            let mut facts = gangs.facts(name, &[("cpu", "1")], &gang("g", min, &[]));
-            facts.handoff.pod = baton::contract::PodRef::new("ml", name, uid);
-            gangs.cluster.submit(facts);
+            gangs.asks_as(name, &[("cpu", "1")], &gang("g", min, &[]), |facts| {
+                facts.handoff.pod = baton::contract::PodRef::new("ml", name, uid);
+            });
         }
         assert_eq!(config(&gangs, "ml/g").min, Some(3));
     }
@@ -697,8 +673,7 @@ fn of_members_made_in_one_second_the_first_by_name_decides_whatever_their_uids()
 
 #[test]
 fn marks_hold_a_late_member_back_even_when_the_other_gang_of_the_group_is_gone() {
-    let mut gangs = TestGangs::new(2);
-    gangs.accumulating = true;
+    let mut gangs = TestGangs::holding(2);
     let keys =
         |name| gang(name, "2", &[("mode", "NonStrict"), ("waiting-time", "5s"), ("groups", r#"["ml/a","ml/b"]"#)]);
     gangs.members("a", 2, &keys("a"));
@@ -706,8 +681,7 @@ fn marks_hold_a_late_member_back_even_when_the_other_gang_of_the_group_is_gone()
     gangs.wait(8);
     assert_eq!((gangs.reason("a-0"), gangs.reason("b-0")), ("GangTimeout", "GangTimeout"));
     (0..2).for_each(|n| gangs.delete(&format!("a-{n}")));
-    gangs.member("b-late", &keys("b"));
-    gangs.settle();
+    gangs.comes("b-late", &keys("b"));
     assert_eq!(gangs.reason("b-late"), "GangTimeout");
 }
 
@@ -745,10 +719,8 @@ fn members_of_a_large_gang_that_come_one_by_one_cost_ten_writes_each_at_most() {
 
 #[test]
 fn every_marked_member_counts_when_the_wait_is_over() {
-    let mut gangs = TestGangs::new(2);
-    gangs.accumulating = true;
-    gangs.members("g", 5, &gang("g", "5", &[("mode", "NonStrict"), ("waiting-time", "30s")]));
-    gangs.settle();
+    let mut gangs = TestGangs::holding(2);
+    gangs.come("g", 5, &gang("g", "5", &[("mode", "NonStrict"), ("waiting-time", "30s")]));
     gangs.wait(40);
     for name in ["g-0", "g-4"] {
         let said = gangs.condition(name);

@@ -1,14 +1,12 @@
 //! How much is done for a gang: counted, so that a rule that looks at every member for each of them is seen.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 
-use baton::contract::hint::LabelSelector;
 use baton::decide::pod::Phase;
 use baton::decide::scheduler::Config;
-use baton::decide::world::spec::PodTerm;
 
 use crate::harness::gangs::{TestGangs, gang};
+use crate::harness::parts::{labels_of, near};
 
 fn reviews(gangs: &TestGangs) -> u64 {
     gangs.cluster.stats().groups.reviews
@@ -21,8 +19,7 @@ fn offered(gangs: &TestGangs) -> u64 {
 /// A gang of so many, all of them bound.
 fn bound(count: usize) -> TestGangs {
     let mut gangs = TestGangs::new(64);
-    gangs.members("g", count, &gang("g", &count.to_string(), &[]));
-    gangs.settle();
+    gangs.come("g", count, &gang("g", &count.to_string(), &[]));
     assert_eq!(gangs.count("g"), count);
     gangs
 }
@@ -85,23 +82,22 @@ fn crowd(gangs: &mut TestGangs, pods: usize) {
             gangs.plain_node(&node, 64, &node);
             gangs.cluster.change_node(&node, |facts| facts.unschedulable = true);
         }
-        let mut facts = gangs.facts(&format!("crowd-{n}"), &[("cpu", "1m")], &[]);
-        facts.handoff.node = Some(node.as_str().into());
-        facts.handoff.phase = Phase::Running;
-        gangs.cluster.submit(facts);
+        gangs.asks_as(&format!("crowd-{n}"), &[("cpu", "1m")], &[], |facts| {
+            facts.handoff.node = Some(node.as_str().into());
+            facts.handoff.phase = Phase::Running;
+        });
     }
 }
 
 /// A gang of two, each of which takes a pool for itself: where there is one pool, one of them is left over.
 fn apart(gangs: &mut TestGangs, name: &str, more: &[(&str, &str)]) {
-    let labels = BTreeMap::from([("app".to_owned(), name.to_owned())]);
-    let selector = LabelSelector { match_labels: labels.clone(), ..LabelSelector::default() };
-    let away = PodTerm { selector: Some(selector), topology_key: "pool".to_owned(), ..PodTerm::default() };
+    let labels = labels_of("app", name);
+    let away = near(name, "pool");
     for n in 0..2 {
-        let mut facts = gangs.facts(&format!("{name}-{n}"), &[("cpu", "1m")], &gang(name, "2", more));
-        facts.spec.labels.clone_from(&labels);
-        facts.spec.anti_affinity = vec![away.clone()];
-        gangs.cluster.submit(facts);
+        gangs.asks_as(&format!("{name}-{n}"), &[("cpu", "1m")], &gang(name, "2", more), |facts| {
+            facts.spec.labels.clone_from(&labels);
+            facts.spec.anti_affinity = vec![away.clone()];
+        });
     }
 }
 

@@ -48,8 +48,7 @@ fn cluster(seconds: u64, then: Outcome) -> TestScheduler {
 #[test]
 fn a_pod_that_must_wait_holds_its_room_until_it_is_permitted() {
     let mut cluster = cluster(5, Outcome::Fit);
-    cluster.pod("a", ONE);
-    cluster.settle();
+    cluster.comes("a", ONE);
     assert_eq!((cluster.node_of("a"), cluster.lock_writes, cluster.reservations()), (None, 0, 1));
     cluster.pod("b", ONE);
     cluster.wait(4);
@@ -73,10 +72,8 @@ fn a_pod_that_is_refused_after_waiting_gives_its_room_back() {
 #[test]
 fn a_held_pod_that_is_deleted_frees_its_room_at_once() {
     let mut cluster = cluster(1_000_000, Outcome::Fit);
-    cluster.pod("a", ONE);
-    cluster.settle();
-    cluster.delete("a");
-    cluster.settle();
+    cluster.comes("a", ONE);
+    cluster.goes("a");
     assert!(cluster.reservations() == 0);
     cluster.audit();
 }
@@ -103,8 +100,7 @@ fn a_member_that_is_not_permitted_takes_its_gang_back_and_a_surplus_one_does_not
         let mut gangs =
             TestGangs { cluster: TestScheduler::with_plugins(Config::default(), plugins), accumulating: false };
         gangs.node("n", 8);
-        gangs.members("g", 3, &gang("g", min, &[]));
-        gangs.settle();
+        gangs.come("g", 3, &gang("g", min, &[]));
         assert_eq!(gangs.count("g"), bound, "min {min}");
         gangs.wait(5);
         assert_eq!((gangs.count("g"), gangs.cluster.bind_attempts()), (bound, 0), "no pod waits for it for ever");
@@ -139,8 +135,7 @@ fn a_reserve_rule_gets_back_what_pods_on_their_way_took_when_leadership_ends() {
     cluster.node("n", 2);
     cluster.hold = true;
     cluster.pod("a", ONE);
-    cluster.pod("b", ONE);
-    cluster.settle();
+    cluster.comes("b", ONE);
     // One waits for the answer to its lock, the other in the queue for it.
     assert_eq!((standing.0.load(Ordering::Relaxed), cluster.bind_attempts()), (2, 2));
     cluster.step_down();

@@ -1,6 +1,5 @@
 //! Whatever opens room wakes what waits for it: no time passes in these tests.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use baton::contract::{Quantity, key};
@@ -12,6 +11,7 @@ use baton::decide::world::spec::Spread;
 
 use super::holders::says;
 use crate::harness::gangs::{TestGangs, declared, gang};
+use crate::harness::parts::{labels_of, with_label};
 use crate::harness::tyjobs::TestJobs;
 use crate::harness::{TestScheduler, pod, wall};
 
@@ -20,7 +20,7 @@ const FOUR: &[(&str, &str)] = &[(key::NVIDIA_GPU, "4")];
 
 fn on(cluster: &TestScheduler, name: &str, host: &str, limits: &[(&str, &str)]) -> PodFacts {
     let mut facts = pod(name, limits, cluster.now);
-    facts.spec.node_selector = [("host".to_owned(), host.to_owned())].into();
+    facts.spec.node_selector = labels_of("host", host);
     facts
 }
 
@@ -40,15 +40,14 @@ fn hosts(gpus: u32, names: &[&str]) -> TestScheduler {
     let mut cluster = TestScheduler::new();
     for name in names {
         cluster.node(name, gpus);
-        cluster.change_node(name, |facts| facts.labels = [("host".to_owned(), (*name).to_owned())].into());
+        cluster.change_node(name, |facts| facts.labels = labels_of("host", name));
     }
     cluster
 }
 
 #[test]
 fn a_gang_kept_back_for_another_cause_starts_when_room_comes_after_it() {
-    let mut gangs = TestGangs::with(Config::default());
-    gangs.node("n", 64);
+    let mut gangs = TestGangs::new(64);
     (0..8).for_each(|minor| gangs.cluster.bound_by_another(&format!("held-{minor}"), "n", minor));
     gangs.cluster.change_node("n", |facts| facts.unschedulable = true);
     let keys = gang("g", "2", &[]);
@@ -64,8 +63,7 @@ fn a_gang_kept_back_for_another_cause_starts_when_room_comes_after_it() {
 
 #[test]
 fn a_gang_that_asks_twice_for_the_same_gpus_starts_when_they_come_free() {
-    let mut gangs = TestGangs::with(Config::default());
-    gangs.node("n", 64);
+    let mut gangs = TestGangs::new(64);
     (0..8).for_each(|minor| gangs.cluster.bound_by_another(&format!("held-{minor}"), "n", minor));
     let keys = gang("g", "2", &[]);
     for name in ["g-0", "g-1"] {
@@ -76,15 +74,12 @@ fn a_gang_that_asks_twice_for_the_same_gpus_starts_when_they_come_free() {
         let mut init = init.clone();
         (init.kind, init.name) = (ContainerKind::Init, "init".into());
         facts.handoff.containers = vec![init, app.clone()].into();
-        let mut spec = (*facts.spec).clone();
-        spec.requests.set(key::GPU, Quantity::units(400));
-        facts.spec = spec.into();
+        facts.spec.requests.set(key::GPU, Quantity::units(400));
         gangs.cluster.submit(facts);
     }
     gangs.settle();
     for minor in 0..8 {
-        gangs.delete(&format!("held-{minor}"));
-        gangs.settle();
+        gangs.goes(&format!("held-{minor}"));
     }
     assert_eq!(gangs.count("g"), 2);
 }
@@ -96,17 +91,16 @@ fn a_pod_that_spreads_starts_when_a_pod_that_counts_no_more_is_marked_for_deleti
         max_skew: 1,
         topology_key: "host".to_owned(),
         required: true,
-        selector: serde_json::from_str(r#"{"matchLabels":{"app":"x"}}"#).ok(),
+        selector: Some(with_label("app", "x")),
         min_domains: 1,
         honor_affinity: false,
         honor_taints: false,
     };
     for name in ["first", "second"] {
         let mut facts = on(&cluster, name, "one", ONE);
-        facts.spec.labels = BTreeMap::from([("app".to_owned(), "x".to_owned())]);
+        facts.spec.labels = labels_of("app", "x");
         facts.spec.spread = vec![spread.clone()];
-        cluster.submit(facts);
-        cluster.settle();
+        cluster.enters(facts);
         cluster.locks.contains_key("one").then(|| cluster.agent_releases("one"));
         cluster.settle();
     }
@@ -122,11 +116,9 @@ fn a_pod_starts_where_another_one_was_to_run_that_was_bound_elsewhere() {
     let mut cluster = hosts(1, &["one", "two"]);
     cluster.change_node("two", |facts| facts.unschedulable = true);
     cluster.hold = true;
-    cluster.pod("moved", ONE);
-    cluster.settle();
+    cluster.comes("moved", ONE);
     let waits = on(&cluster, "waits", "one", ONE);
-    cluster.submit(waits);
-    cluster.settle();
+    cluster.enters(waits);
     assert_eq!((cluster.held.len(), cluster.node_of("waits")), (1, None), "the lock is under way");
     cluster.hold = false;
     cluster.held.clear();
@@ -137,14 +129,10 @@ fn a_pod_starts_where_another_one_was_to_run_that_was_bound_elsewhere() {
 
 #[test]
 fn a_pod_starts_when_the_daemon_says_that_nothing_more_is_held() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 8);
+    let mut cluster = TestScheduler::on("n", 8);
     cluster.says_nothing("n");
-    let mut unassigned = pod("unassigned", ONE, cluster.now);
-    unassigned.handoff.node = Some("n".into());
-    cluster.submit(unassigned);
-    cluster.pod("waits", ONE);
-    cluster.settle();
+    cluster.pod_as("unassigned", ONE, |facts| facts.handoff.node = Some("n".into()));
+    cluster.comes("waits", ONE);
     assert_eq!(cluster.node_of("waits"), None);
     says(&mut cluster, &[]);
     cluster.settle();
@@ -158,10 +146,8 @@ fn a_pod_starts_when_room_that_was_kept_for_another_is_made_elsewhere() {
         let limits = [(key::NVIDIA_GPU, gpus)];
         let mut facts = host.map_or_else(|| pod(name, &limits, cluster.now), |host| on(cluster, name, host, &limits));
         facts.spec.priority = priority;
-        cluster.submit(facts);
-        cluster.settle();
-        let locked: Vec<String> = cluster.locks.keys().cloned().collect();
-        locked.iter().for_each(|node| cluster.agent_releases(node));
+        cluster.enters(facts);
+        cluster.all_release();
         cluster.settle();
     };
     submit(&mut cluster, "victim", "1", 1, Some("one"));
@@ -170,8 +156,7 @@ fn a_pod_starts_when_room_that_was_kept_for_another_is_made_elsewhere() {
     submit(&mut cluster, "waits", "1", 5, Some("one"));
     assert_eq!((cluster.evicted.as_slice(), cluster.node_of("waits")), (&["victim".to_owned()][..], None));
     cluster.change_pod("high", |facts| facts.spec.gates.push("quota".into()));
-    cluster.delete("victim");
-    cluster.settle();
+    cluster.goes("victim");
     submit(&mut cluster, "higher", "1", 9, Some("one"));
     assert_eq!((cluster.node_of("higher"), cluster.node_of("waits")), (Some("one"), None), "the rest is kept for high");
     cluster.change_pod("high", |facts| facts.spec.gates.clear());
@@ -183,17 +168,14 @@ fn a_pod_starts_when_room_that_was_kept_for_another_is_made_elsewhere() {
 /// Two GPUs, of which pods of others hold 60 and 30 percent of the first, and a TYJob's place a half of the second. The first pod leaves:
 /// the rest of the first GPU is the better place for the half, and no whole GPU is free.
 fn a_place_that_could_move() -> TestJobs {
-    let mut jobs = TestJobs::new();
-    jobs.node("n", 64, 2);
+    let mut jobs = TestJobs::on("n", 64, 2);
     for (name, percent) in [("most", 60), ("rest", 30)] {
         let facts = shares(&jobs.cluster, name, "n", (0, percent));
         jobs.cluster.submit(facts);
     }
     jobs.run("rl", &[(key::GPU, "50")], (1, &[("cpu", "1")]), |_| {});
-    jobs.cluster.pod("waits", ONE);
-    jobs.cluster.settle();
-    jobs.cluster.finish("most");
-    jobs.cluster.settle();
+    jobs.cluster.comes("waits", ONE);
+    jobs.cluster.ends("most");
     assert_eq!((jobs.places("rl").len(), jobs.cluster.node_of("waits")), (2, None));
     jobs
 }
@@ -208,20 +190,15 @@ fn a_pod_starts_on_the_gpu_that_a_tyjobs_pod_leaves_as_it_takes_its_place() {
 
 #[test]
 fn a_pod_starts_on_what_the_pod_of_a_place_does_not_ask_for() {
-    let mut jobs = TestJobs::new();
-    jobs.node("n", 64, 2);
+    let mut jobs = TestJobs::on("n", 64, 2);
     jobs.run("rl", &[(key::NVIDIA_GPU, "2")], (1, &[("cpu", "1")]), |_| {});
-    jobs.cluster.pod("waits", ONE);
-    jobs.cluster.settle();
+    jobs.cluster.comes("waits", ONE);
     // Admission changes the pod of the place.
     let mut made = jobs.pod_of("rl", "rl-learner");
     let less = pod("less", ONE, jobs.cluster.now);
     made.handoff.containers = less.handoff.containers.clone();
-    let mut spec = (*made.spec).clone();
-    spec.requests = less.spec.requests.clone();
-    made.spec = spec.into();
-    jobs.cluster.submit(made);
-    jobs.cluster.settle();
+    made.spec.requests = less.made.spec.requests.clone();
+    jobs.cluster.enters(made);
     jobs.serve();
     assert_eq!(jobs.cluster.node_of("rl-learner"), Some("n"));
     assert_eq!(jobs.cluster.node_of("waits"), Some("n"));
@@ -229,11 +206,9 @@ fn a_pod_starts_on_what_the_pod_of_a_place_does_not_ask_for() {
 
 #[test]
 fn a_pod_starts_in_the_place_of_a_pod_that_a_tyjob_asks_for_no_more() {
-    let mut jobs = TestJobs::new();
-    jobs.node("n", 64, 2);
+    let mut jobs = TestJobs::on("n", 64, 2);
     jobs.run("rl", ONE, (1, ONE), |_| {});
-    jobs.cluster.pod("waits", ONE);
-    jobs.cluster.settle();
+    jobs.cluster.comes("waits", ONE);
     assert_eq!(jobs.cluster.node_of("waits"), None);
     jobs.change("rl", |facts| {
         let spec = facts.spec.as_mut().unwrap();
@@ -247,7 +222,7 @@ fn a_pod_starts_where_a_member_that_waited_for_others_has_moved_from() {
     let mut gangs = TestGangs { accumulating: true, ..TestGangs::with(Config::default()) };
     for name in ["one", "two"] {
         gangs.cluster.node(name, 2);
-        gangs.cluster.change_node(name, |facts| facts.labels = [("host".to_owned(), name.to_owned())].into());
+        gangs.cluster.change_node(name, |facts| facts.labels = labels_of("host", name));
     }
     (0..2).for_each(|minor| gangs.cluster.bound_by_another(&format!("held-{minor}"), "two", minor));
     // It stands before the gang, and its gate goes when a member of the gang has all of the node.
@@ -274,18 +249,15 @@ fn a_pod_starts_where_a_member_that_waited_for_others_has_moved_from() {
 
 #[test]
 fn a_pod_starts_on_the_gpu_that_another_leader_did_not_give_as_was_chosen_here() {
-    let mut cluster = TestScheduler::new();
-    cluster.node("n", 2);
+    let mut cluster = TestScheduler::on("n", 2);
     for (name, percent) in [("most", 60), ("rest", 30)] {
         let facts = shares(&cluster, name, "n", (0, percent));
         cluster.submit(facts);
     }
     cluster.hold = true;
-    cluster.pod("moved", &[(key::GPU, "50")]);
-    cluster.settle();
+    cluster.comes("moved", &[(key::GPU, "50")]);
     cluster.finish("most");
-    cluster.pod("waits", ONE);
-    cluster.settle();
+    cluster.comes("waits", ONE);
     assert_eq!((cluster.held.len(), cluster.node_of("waits")), (1, None), "the lock is under way");
     cluster.hold = false;
     cluster.held.clear();
@@ -309,14 +281,11 @@ fn a_pod_starts_where_a_pod_that_is_deleted_had_room_kept_or_made() {
         let mut cluster = TestScheduler::with(config, DefaultSet::default());
         cluster.node("n", 2);
         cluster.bound_by_another("held", "n", 0);
-        let mut large = pod("large", &[(key::NVIDIA_GPU, "2")], cluster.now);
-        large.spec.priority = i32::from(!is_kept);
-        cluster.submit(large);
+        cluster.pod_as("large", &[(key::NVIDIA_GPU, "2")], |facts| facts.spec.priority = i32::from(!is_kept));
         cluster.wait(10);
         let owners = (cluster.scheduler.earmarks().all().len(), cluster.nominations());
         assert_eq!(owners, if is_kept { (1, 0) } else { (0, 1) });
-        cluster.pod("waits", ONE);
-        cluster.settle();
+        cluster.comes("waits", ONE);
         assert_eq!(cluster.node_of("waits"), None);
         cluster.delete("large");
         // What nothing tells of is seen at the next look.

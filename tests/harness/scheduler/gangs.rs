@@ -44,6 +44,18 @@ impl TestGangs {
         Self { cluster: TestScheduler::with(config, DefaultSet::default()), accumulating: false }
     }
 
+    /// The same, where groups may rest with reservations.
+    pub fn holding(cpus: u32) -> Self {
+        Self { accumulating: true, ..Self::new(cpus) }
+    }
+
+    /// One node without devices and agent.
+    pub fn on_plain(node: &str, cpus: u32, pool: &str) -> Self {
+        let mut gangs = Self::with(Config::default());
+        gangs.plain_node(node, cpus, pool);
+        gangs
+    }
+
     pub fn node(&mut self, name: &str, cpus: u32) {
         self.cluster.node(name, 8);
         self.cluster.change_node(name, |facts| facts.allocatable.set("cpu", Quantity::units(i64::from(cpus))));
@@ -68,9 +80,7 @@ impl TestGangs {
 
     /// A member of one CPU and this priority.
     pub fn of_priority(&mut self, name: &str, priority: i32, keys: &[(String, String)]) {
-        let mut facts = self.facts(name, &[("cpu", "1")], keys);
-        facts.spec.priority = priority;
-        self.cluster.submit(facts);
+        self.asks_as(name, &[("cpu", "1")], keys, |facts| facts.spec.priority = priority);
     }
 
     /// The pod's keys are edited.
@@ -80,7 +90,19 @@ impl TestGangs {
 
     /// A member that asks for `limits`.
     pub fn asks(&mut self, name: &str, limits: &[(&str, &str)], keys: &[(String, String)]) {
-        let facts = self.facts(name, limits, keys);
+        self.asks_as(name, limits, keys, |_| ());
+    }
+
+    /// The same, of a pod with more to it.
+    pub fn asks_as(
+        &mut self,
+        name: &str,
+        limits: &[(&str, &str)],
+        keys: &[(String, String)],
+        change: impl FnOnce(&mut PodFacts),
+    ) {
+        let mut facts = self.facts(name, limits, keys);
+        change(&mut facts);
         self.cluster.submit(facts);
     }
 
@@ -102,9 +124,7 @@ impl TestGangs {
 
     /// A member that the Job of this uid has made.
     pub fn job_member(&mut self, name: &str, job: &str, keys: &[(String, String)]) {
-        let mut facts = self.facts(name, &[("cpu", "1")], keys);
-        owned_by(&mut facts, "Job", "batch/v1", job);
-        self.cluster.submit(facts);
+        self.asks_as(name, &[("cpu", "1")], keys, |facts| owned_by(facts, "Job", "batch/v1", job));
     }
 
     /// The containers of a pod end badly.
@@ -116,6 +136,23 @@ impl TestGangs {
     /// Members `<gang>-0` …
     pub fn members(&mut self, prefix: &str, count: usize, keys: &[(String, String)]) {
         (0..count).for_each(|n| self.member(&format!("{prefix}-{n}"), keys));
+    }
+
+    /// Members come, and everything happens that needs no time: see [`TestGangs::settle`].
+    pub fn come(&mut self, prefix: &str, count: usize, keys: &[(String, String)]) {
+        self.members(prefix, count, keys);
+        self.settle();
+    }
+
+    pub fn comes(&mut self, name: &str, keys: &[(String, String)]) {
+        self.member(name, keys);
+        self.settle();
+    }
+
+    /// The pod is deleted.
+    pub fn goes(&mut self, name: &str) {
+        self.delete(name);
+        self.settle();
     }
 
     pub fn change(&mut self, name: &str, change: impl FnOnce(&mut PodFacts)) {
@@ -148,11 +185,10 @@ impl TestGangs {
     pub fn settle(&mut self) {
         for _ in 0..1000 {
             self.cluster.settle();
-            let locked: Vec<String> = self.cluster.locks.keys().cloned().collect();
-            if locked.is_empty() {
+            if self.cluster.locks.is_empty() {
                 break;
             }
-            locked.iter().for_each(|node| self.cluster.agent_releases(node));
+            self.cluster.all_release();
         }
         self.cluster.audit();
         if !self.accumulating {
