@@ -51,8 +51,7 @@ async fn another(cluster: &TestCluster, held: &DeviceId) -> DeviceId {
 async fn start_without_ledger(cluster: &mut TestCluster, held: &[&DeviceId]) {
     std::fs::remove_file(cluster.path("node-0/state/ledger.json")).expect("the ledger was there");
     cluster.scheduler.restart();
-    cluster.nodes[0].agent.restart();
-    cluster.until_agent_is_ready().await;
+    cluster.restart_agent(0).await;
     until("the daemon says what the pod holds", SOON, async || {
         let (_, out, _) = cluster.baton(&["audit", "--baton-namespace", NAMESPACE]).await;
         (out.contains("default/edited") && held.iter().all(|id| out.contains(id.as_str()))).then_some(())
@@ -92,8 +91,7 @@ async fn until_filled(cluster: &TestCluster, count: usize, run: usize, taken: &D
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_old_lock_that_names_a_running_pod_deletes_nothing() {
     let cluster = cluster().await;
-    cluster.create(&pod("victim").app("main", &[("nvidia.com/gpu", "1")])).await;
-    cluster.until_running("victim").await;
+    cluster.runs(&pod("victim").app("main", &[("nvidia.com/gpu", "1")])).await;
     cluster.until_unlocked(SOON).await;
     let uid = cluster.pod("victim").await.unwrap().uid().unwrap();
     let alive = async || {
@@ -128,8 +126,7 @@ async fn an_old_lock_that_names_a_running_pod_deletes_nothing() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_edited_annotation_frees_no_device_not_even_after_a_fail_over() {
     let mut cluster = cluster().await;
-    cluster.create(&pod("edited").app("main", &[("nvidia.com/gpu", "1")])).await;
-    cluster.until_running("edited").await;
+    cluster.runs(&pod("edited").app("main", &[("nvidia.com/gpu", "1")])).await;
     let held = until("the kubelet knows its GPU", SOON, async || gpu(&cluster, "edited")).await;
     let other = another(&cluster, &held).await;
     edit(&cluster, "edited", &held, &other).await;
@@ -146,8 +143,7 @@ async fn an_edited_annotation_frees_no_device_not_even_after_a_fail_over() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_edited_annotation_and_a_lost_ledger_give_neither_set_of_devices_away() {
     let mut cluster = cluster().await;
-    cluster.create(&pod("edited").app("main", &[("nvidia.com/gpu", "1")])).await;
-    cluster.until_running("edited").await;
+    cluster.runs(&pod("edited").app("main", &[("nvidia.com/gpu", "1")])).await;
     let held = until("the kubelet knows its GPU", SOON, async || gpu(&cluster, "edited")).await;
     let other = another(&cluster, &held).await;
     cluster.until_unlocked(SOON).await;
@@ -160,8 +156,7 @@ async fn an_edited_annotation_and_a_lost_ledger_give_neither_set_of_devices_away
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_shortened_annotation_and_a_lost_ledger_free_no_answered_device() {
     let mut cluster = cluster().await;
-    cluster.create(&pod("edited").app("main", &[("nvidia.com/gpu", "2")])).await;
-    cluster.until_running("edited").await;
+    cluster.runs(&pod("edited").app("main", &[("nvidia.com/gpu", "2")])).await;
     let held = until("the kubelet knows its GPUs", SOON, async || {
         cluster.in_kubelet("node-0", "edited").remove(&DeviceType::Gpu).filter(|held| held.len() == 2)
     })
@@ -217,8 +212,7 @@ async fn a_daemon_that_cannot_unlock_says_so_and_the_next_pod_gets_the_node() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn edited_amounts_and_a_lost_ledger_make_no_room_on_a_gpu_that_is_taken() {
     let mut cluster = cluster().await;
-    cluster.create(&pod("edited").app("main", &[("nvidia.com/gpu", "1")])).await;
-    cluster.until_running("edited").await;
+    cluster.runs(&pod("edited").app("main", &[("nvidia.com/gpu", "1")])).await;
     let held = until("the kubelet knows its GPU", SOON, async || gpu(&cluster, "edited")).await;
     cluster.until_unlocked(SOON).await;
     cluster.nodes[0].agent.kill();

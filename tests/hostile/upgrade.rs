@@ -30,8 +30,7 @@ impl Story {
         println!("step: {what}");
         for node in ["node-0", "node-1"] {
             let name = format!("p{}", self.pods.len());
-            self.cluster.create(&pod(&name).on(node).app("main", &[("nvidia.com/gpu", "1")])).await;
-            self.cluster.until_running(&name).await;
+            self.cluster.runs(&pod(&name).on(node).app("main", &[("nvidia.com/gpu", "1")])).await;
             self.pods.push(name);
         }
         for name in &self.pods {

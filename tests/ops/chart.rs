@@ -454,8 +454,7 @@ async fn one_command_installs_and_what_stands_in_the_way_is_named() {
     // The third kind, which the chart left to Koordinator's side, and the daemons that its objects describe.
     apply_all(&server.client, &crds).await.unwrap();
     let cluster = TestCluster::on(server, 1, &[], &[]).await;
-    cluster.create(&pod("first").app("main", &[("nvidia.com/gpu", "1")])).await;
-    cluster.until_running("first").await;
+    cluster.runs(&pod("first").app("main", &[("nvidia.com/gpu", "1")])).await;
     let (_, devices, _) = cluster.baton(&["get", "pods"]).await;
     println!("$ baton get pods\n{devices}");
     // The digests of the policies, which Helm computed, are those of their specs.

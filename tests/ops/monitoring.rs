@@ -73,8 +73,7 @@ async fn every_panel_of_the_dashboards_has_series_on_a_running_cluster() {
     let kubeconfig = format!("--kubeconfig={}", credentials.display());
     let command = fixed.into_iter().chain([&*kubeconfig]).map(Into::into).collect();
     let controller = Daemon::start(command, cluster.dir.path().join("controller.log"));
-    cluster.create(&pod("runs").app("main", &[(key::NVIDIA_GPU, "1")])).await;
-    cluster.until_running("runs").await;
+    cluster.runs(&pod("runs").app("main", &[(key::NVIDIA_GPU, "1")])).await;
     cluster.create(&pod("waits").app("main", &[(key::NVIDIA_GPU, "9")])).await;
     let asked = panels();
     assert!(asked.len() > 60, "{asked:?}");

@@ -166,8 +166,7 @@ async fn pods_of_a_scheduler_that_the_agents_do_not_name_are_served_under_the_lo
 async fn only_the_node_whose_kubelet_does_not_tell_callers_apart_is_locked() {
     let mut cluster = TestCluster::with_args(2, AUTO, AUTO).await;
     cluster.nodes[0].kubelet.controls().set_pod_resources(PodResourcesMode::Absent);
-    cluster.nodes[0].agent.restart();
-    cluster.until_agent_is_ready().await;
+    cluster.restart_agent(0).await;
     until_it_says(&cluster, "node-0", Identity::Lock, &["baton-scheduler"]).await;
     until_it_says(&cluster, "node-1", Identity::Exact, &["baton-scheduler"]).await;
     let locks = LocksSeen::from_now(&cluster).await;
@@ -217,8 +216,7 @@ async fn an_agent_killed_between_bind_and_allocate_needs_no_lock_to_serve_the_po
     until_it_says(&cluster, "node-0", Identity::Exact, &["baton-scheduler"]).await;
     let locks = LocksSeen::from_now(&cluster).await;
     cluster.nodes[0].kubelet.controls().delay_admission(Some(Duration::from_millis(500)));
-    cluster.create(&pod("p").app("main", &[("nvidia.com/gpu", "4")])).await;
-    cluster.until_bound("p").await;
+    cluster.binds(&pod("p").app("main", &[("nvidia.com/gpu", "4")])).await;
     cluster.nodes[0].agent.restart();
     cluster.nodes[0].kubelet.controls().delay_admission(None);
     if cluster.until_phase("p", &["Running", "Failed"]).await == "Running" {
@@ -227,8 +225,7 @@ async fn an_agent_killed_between_bind_and_allocate_needs_no_lock_to_serve_the_po
         assert!(cluster.in_kubelet("node-0", "p").is_empty());
     }
     cluster.until_agent_is_ready().await;
-    cluster.create(&pod("q").app("main", &[("nvidia.com/gpu", "4")])).await;
-    cluster.until_running("q").await;
+    cluster.runs(&pod("q").app("main", &[("nvidia.com/gpu", "4")])).await;
     assert_eq!(cluster.assigned("q").await, cluster.in_kubelet("node-0", "q"));
     cluster.check_no_device_twice().await;
     assert_eq!(locks.until_now().await, Locks::new());

@@ -25,6 +25,12 @@ pub(super) async fn served_exactly(cluster: &TestCluster, name: &str) {
     cluster.until_unlocked(LOCK_GONE).await;
 }
 
+/// The same, of a pod that is created.
+pub(super) async fn serves_exactly(cluster: &TestCluster, pod: &PodSpec) {
+    cluster.create(pod).await;
+    served_exactly(cluster, pod.name()).await;
+}
+
 /// The node's daemon has not been heard of for too long: a pod that is made now waits and says so.
 pub(super) async fn waits_for_a_silent_daemon(cluster: &TestCluster, name: &str) {
     until("the scheduler holds the daemon for stale", SOON, async || {
@@ -39,8 +45,7 @@ pub(super) async fn waits_for_a_silent_daemon(cluster: &TestCluster, name: &str)
 pub(super) async fn all_is_free(cluster: &TestCluster) {
     cluster.until_unlocked(LOCK_GONE).await;
     cluster.until_agent_is_ready().await;
-    cluster.create(&pod("all").app("main", ALL)).await;
-    served_exactly(cluster, "all").await;
+    serves_exactly(cluster, &pod("all").app("main", ALL)).await;
 }
 
 async fn until_event(cluster: &TestCluster, reason: &str, about: &str) -> String {
@@ -76,8 +81,7 @@ fn late(cluster: &TestCluster, millis: Option<u64>) {
 async fn while_the_agent_is_down_for_longer_than_the_expiry_a_served_pod_stays() {
     let scheduler = ["--node-lock-expiry=3s", &timings("agent_settled: 3s, agent_stale: 4s, lock_sweep: 1s")];
     let mut cluster = TestCluster::with_args(1, &[&timings("heartbeat: 1s")], &scheduler).await;
-    cluster.create(&pod("served").app("main", ONE)).await;
-    served_exactly(&cluster, "served").await;
+    serves_exactly(&cluster, &pod("served").app("main", ONE)).await;
     let uid = cluster.pod("served").await.unwrap().metadata.uid;
     cluster.nodes[0].agent.kill();
     cluster.hold_lock_for("served").await;
@@ -101,8 +105,7 @@ async fn while_the_agent_is_down_for_longer_than_the_expiry_a_served_pod_stays()
 async fn a_kubelet_restarted_inside_allocate_asks_again_and_gets_the_same_devices() {
     let cluster = TestCluster::start(1).await;
     slow(&cluster, Some(600));
-    cluster.create(&pod("p").app("a", ONE).app("b", ONE)).await;
-    cluster.until_bound("p").await;
+    cluster.binds(&pod("p").app("a", ONE).app("b", ONE)).await;
     until_in_kubelet(&cluster, "p").await;
     cluster.nodes[0].kubelet.restart().await.unwrap();
     slow(&cluster, None);
@@ -117,12 +120,10 @@ async fn a_kubelet_restarted_inside_allocate_asks_again_and_gets_the_same_device
 async fn with_the_api_server_away_during_allocate_the_pod_is_decided_within_the_deadline() {
     let cluster = TestCluster::start(1).await;
     let Some(server) = cluster.control_plane.simulated() else { return skipped("a real API server is not taken away") };
-    cluster.create(&pod("before").app("main", ONE)).await;
-    served_exactly(&cluster, "before").await;
+    serves_exactly(&cluster, &pod("before").app("main", ONE)).await;
     let devices = cluster.in_kubelet("node-0", "before");
     late(&cluster, Some(1000));
-    cluster.create(&pod("p").app("main", ONE)).await;
-    cluster.until_bound("p").await;
+    cluster.binds(&pod("p").app("main", ONE)).await;
     until_in_kubelet(&cluster, "p").await;
     let assigned = cluster.assigned("p").await;
     server.faults().blackout(Blackout::Hang);
@@ -151,8 +152,7 @@ async fn with_the_api_server_away_during_allocate_the_pod_is_decided_within_the_
 async fn a_pod_deleted_during_allocate_is_answered_and_then_freed() {
     let cluster = TestCluster::start(1).await;
     slow(&cluster, Some(500));
-    cluster.create(&pod("gone").app("main", ALL)).await;
-    cluster.until_bound("gone").await;
+    cluster.binds(&pod("gone").app("main", ALL)).await;
     until_in_kubelet(&cluster, "gone").await;
     let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), "default");
     pods.delete("gone", &DeleteParams::default()).await.unwrap();
@@ -170,8 +170,7 @@ async fn a_pod_deleted_before_its_lock_is_skipped() {
         (server, server.faults().add(rule, Effect::Answer(500, None)))
     });
     late(&cluster, Some(6000));
-    cluster.create(&pod("holder").app("main", ONE)).await;
-    cluster.until_bound("holder").await;
+    cluster.binds(&pod("holder").app("main", ONE)).await;
     cluster.create(&pod("deleted").app("main", ONE)).await;
     cluster.create(&pod("next").app("main", ONE)).await;
     until("both stand in line", SOON, async || {
@@ -224,8 +223,7 @@ async fn strange_locks_are_never_waited_for_without_end() {
     ];
     for (name, value) in strange {
         assert_eq!(locks.set("node-0", &value).await.unwrap(), LockWrite::Done, "{name}");
-        cluster.create(&pod(name).app("main", ONE)).await;
-        served_exactly(&cluster, name).await;
+        serves_exactly(&cluster, &pod(name).app("main", ONE)).await;
     }
     cluster.check_no_device_twice().await;
 }
@@ -264,8 +262,7 @@ async fn a_pod_admitted_while_the_plugin_was_unregistered_is_told_and_stays() {
     let scheduler = ["--node-lock-expiry=5s", &timings("agent_settled: 3s, lock_sweep: 1s")];
     let mut cluster = TestCluster::with_args(1, &[&timings("verify: 1s")], &scheduler).await;
     late(&cluster, Some(1500));
-    cluster.create(&pod("bare").app("main", ONE)).await;
-    cluster.until_bound("bare").await;
+    cluster.binds(&pod("bare").app("main", ONE)).await;
     // A kubelet that knows no plugin: none is registered, and its checkpoint, which would name them, is lost.
     cluster.nodes[0].agent.kill();
     let kubelet = &cluster.nodes[0].kubelet;
@@ -278,8 +275,7 @@ async fn a_pod_admitted_while_the_plugin_was_unregistered_is_told_and_stays() {
     cluster.nodes[0].agent.restart();
     until_event(&cluster, "AdmittedWithoutDevices", "bare").await;
     cluster.until_unlocked(SOON).await;
-    cluster.create(&pod("next").app("main", ONE)).await;
-    served_exactly(&cluster, "next").await;
+    serves_exactly(&cluster, &pod("next").app("main", ONE)).await;
     assert_eq!(cluster.pod("bare").await.unwrap().metadata.deletion_timestamp, None);
     cluster.delete("bare").await;
     cluster.delete("next").await;
@@ -315,8 +311,7 @@ async fn a_device_that_fails_under_pods_is_told_on_each_holder_and_on_the_node()
     let cluster = TestCluster::start(1).await;
     let half: &[(&str, &str)] = &[(key::GPU_CORE, "50"), (key::GPU_MEMORY_RATIO, "50")];
     for (name, asks) in [("a", half), ("b", half), ("whole", ONE)] {
-        cluster.create(&pod(name).app("main", asks)).await;
-        served_exactly(&cluster, name).await;
+        serves_exactly(&cluster, &pod(name).app("main", asks)).await;
     }
     let at = |id: &str| cluster.nodes[0].hardware.gpu_uuids().iter().position(|uuid| uuid == id).unwrap();
     let gpu_of = async |name: &str| cluster.assigned(name).await[&DeviceType::Gpu].iter().next().unwrap().to_string();

@@ -22,8 +22,7 @@ async fn settles(cluster: &TestCluster, name: &str) {
     }
     cluster.until_unlocked(LOCK_GONE).await;
     cluster.until_agent_is_ready().await;
-    cluster.create(&pod("next").app("main", &[("nvidia.com/gpu", "7")])).await;
-    cluster.until_running("next").await;
+    cluster.runs(&pod("next").app("main", &[("nvidia.com/gpu", "7")])).await;
     assert_eq!(cluster.assigned("next").await, cluster.in_kubelet("node-0", "next"));
     cluster.check_no_device_twice().await;
     cluster.until_unlocked(LOCK_GONE).await;
@@ -33,8 +32,7 @@ async fn settles(cluster: &TestCluster, name: &str) {
 async fn killed_before_allocate() {
     let mut cluster = TestCluster::start(1).await;
     cluster.nodes[0].kubelet.controls().delay_admission(Some(Duration::from_millis(500)));
-    cluster.create(&pod("p").app("main", &[("nvidia.com/gpu", "1")])).await;
-    cluster.until_bound("p").await;
+    cluster.binds(&pod("p").app("main", &[("nvidia.com/gpu", "1")])).await;
     cluster.nodes[0].agent.kill();
     cluster.until_phase("p", &["Failed"]).await;
     cluster.nodes[0].kubelet.controls().delay_admission(None);
@@ -71,8 +69,7 @@ async fn killed_while_the_kubelet_asks_leaves_the_pod_whole_or_not_at_all() {
 async fn killed_after_allocate_before_the_lock_is_released() {
     let mut cluster = TestCluster::start(1).await;
     cluster.nodes[0].kubelet.controls().delay_admission(Some(Duration::from_millis(300)));
-    cluster.create(&pod("p").app("main", &[("nvidia.com/gpu", "1")])).await;
-    cluster.until_bound("p").await;
+    cluster.binds(&pod("p").app("main", &[("nvidia.com/gpu", "1")])).await;
     if let Some(server) = cluster.control_plane.simulated() {
         // The node cannot be written to any more: the pod is served, its lock stays.
         server.faults().add(FaultRule::on("patch", "nodes").below("-"), Effect::Hang);
@@ -96,8 +93,7 @@ async fn killed_again_and_again_under_a_stream_of_pods() {
     let mut cluster = TestCluster::start(1).await;
     for round in 0..6 {
         let name = format!("p{round}");
-        cluster.create(&pod(&name).app("a", &[(key::GPU, "50")]).app("b", &[(key::RDMA, "20")])).await;
-        cluster.until_bound(&name).await;
+        cluster.binds(&pod(&name).app("a", &[(key::GPU, "50")]).app("b", &[(key::RDMA, "20")])).await;
         cluster.nodes[0].agent.restart();
         cluster.until_phase(&name, &["Running", "Failed"]).await;
         cluster.check_no_device_twice().await;

@@ -12,7 +12,7 @@ use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use super::faults::{all_is_free, served_exactly, waits_for_a_silent_daemon};
+use super::faults::{all_is_free, served_exactly, serves_exactly, waits_for_a_silent_daemon};
 use crate::harness::daemon::Daemon;
 use crate::harness::pods::pod;
 use crate::harness::wait::until;
@@ -63,12 +63,10 @@ async fn a_scheduler_whose_clock_is_off_binds_as_ever_and_its_locks_are_believed
     for (at, off) in OFF.into_iter().enumerate() {
         shift(&mut cluster.scheduler, &library, off);
         let (first, second) = (format!("first-{at}"), format!("second-{at}"));
-        cluster.create(&pod(&first).app("main", ONE)).await;
-        served_exactly(&cluster, &first).await;
+        serves_exactly(&cluster, &pod(&first).app("main", ONE)).await;
         // The next leader's clock is right, and it finds a lock of the other one, whose pod is not served.
         cluster.nodes[0].agent.signal("STOP");
-        cluster.create(&pod(&second).app("main", ONE)).await;
-        cluster.until_bound(&second).await;
+        cluster.binds(&pod(&second).app("main", ONE)).await;
         let bound = uid(&cluster, &second).await;
         cluster.scheduler.env.clear();
         let before = cluster.scheduler.output().matches("the world is complete").count();
@@ -93,8 +91,7 @@ async fn a_node_daemon_whose_clock_is_off_serves_as_ever() {
         cluster.until_agent_is_ready().await;
         for of in ["a", "b"] {
             let name = format!("{of}-{at}");
-            cluster.create(&pod(&name).app("main", ONE)).await;
-            served_exactly(&cluster, &name).await;
+            serves_exactly(&cluster, &pod(&name).app("main", ONE)).await;
         }
     }
     cluster.check_no_device_twice().await;
@@ -103,19 +100,16 @@ async fn a_node_daemon_whose_clock_is_off_serves_as_ever() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_leader_that_stood_still_for_longer_than_its_lease_binds_no_pod_after_it() {
     let cluster = TestCluster::with_args(1, &[], &[&timings(QUICK_LEASE)]).await;
-    cluster.create(&pod("before").app("main", ONE)).await;
-    served_exactly(&cluster, "before").await;
+    serves_exactly(&cluster, &pod("before").app("main", ONE)).await;
     let spare = cluster.spare_scheduler(&[&timings(QUICK_LEASE)]).await;
     cluster.scheduler.signal("STOP");
     for name in ["a", "b", "c"] {
-        cluster.create(&pod(name).app("main", ONE)).await;
-        served_exactly(&cluster, name).await;
+        serves_exactly(&cluster, &pod(name).app("main", ONE)).await;
     }
     assert!(spare.output().contains("leading"), "the spare one leads");
     cluster.scheduler.signal("CONT");
     for name in ["d", "e", "f", "g"] {
-        cluster.create(&pod(name).app("main", ONE)).await;
-        served_exactly(&cluster, name).await;
+        serves_exactly(&cluster, &pod(name).app("main", ONE)).await;
         cluster.check_no_device_twice().await;
     }
     until("the one that stood still follows", SOON, async || {
@@ -129,8 +123,7 @@ async fn a_leader_that_stood_still_for_longer_than_its_lease_binds_no_pod_after_
 async fn a_node_whose_daemon_stands_still_takes_no_pod_until_it_goes_on() {
     let scheduler = [&*timings("agent_stale: 4s, lock_sweep: 1s")];
     let cluster = TestCluster::with_args(1, &[&timings("heartbeat: 1s")], &scheduler).await;
-    cluster.create(&pod("before").app("main", ONE)).await;
-    served_exactly(&cluster, "before").await;
+    serves_exactly(&cluster, &pod("before").app("main", ONE)).await;
     let devices = cluster.in_kubelet("node-0", "before");
     cluster.nodes[0].agent.signal("STOP");
     waits_for_a_silent_daemon(&cluster, "later").await;
@@ -154,12 +147,10 @@ async fn a_gpu_without_its_device_node_takes_no_pod_and_is_back_with_it() {
     };
     until("they are reported", SOON, async || (reasons("DeviceNodesMissing").await? == 7).then_some(())).await;
     // Seven of node-1 are taken first; with the eighth GPU of node-0 the pod of two GPUs finds no place at all.
-    cluster.create(&pod("seven").app("main", &[(key::NVIDIA_GPU, "7")])).await;
-    cluster.until_running("seven").await;
+    cluster.runs(&pod("seven").app("main", &[(key::NVIDIA_GPU, "7")])).await;
     assert_eq!(cluster.until_bound("seven").await, "node-1");
     cluster.create(&pod("two").app("main", &[(key::NVIDIA_GPU, "2")])).await;
-    cluster.create(&pod("one").on("node-0").app("main", ONE)).await;
-    cluster.until_running("one").await;
+    cluster.runs(&pod("one").on("node-0").app("main", ONE)).await;
     assert!(cluster.pod("two").await.unwrap().spec.unwrap().node_name.is_none(), "no GPU without a node is given");
     files.iter().for_each(|file| std::fs::write(file, "").unwrap());
     let start = clock::mono();
@@ -200,8 +191,7 @@ async fn a_node_whose_cdi_spec_cannot_be_written_costs_three_pods() {
     cluster.until_it_says("kept", "NodeSuspect: the machine has failed pods").await;
     let (_, nodes, _) = cluster.baton(&["get", "nodes", "--baton-namespace", NAMESPACE]).await;
     assert!(nodes.contains("Ready,NodeSuspect"), "{nodes}");
-    cluster.create(&pod("other").app("main", &[(key::NVIDIA_GPU, "8")])).await;
-    cluster.until_running("other").await;
+    cluster.runs(&pod("other").app("main", &[(key::NVIDIA_GPU, "8")])).await;
     let events: Api<Event> = Api::namespaced(cluster.client.clone(), "default");
     until("an event tells it", SOON, async || {
         let list = events.list(&ListParams::default()).await.ok()?;
@@ -215,8 +205,7 @@ async fn a_node_whose_cdi_spec_cannot_be_written_costs_three_pods() {
     })
     .await;
     std::fs::remove_file(&cdi).unwrap();
-    cluster.nodes[0].agent.restart();
-    cluster.until_agent_is_ready().await;
+    cluster.restart_agent(0).await;
     cluster.create(&pod("later").on("node-0").app("main", ONE)).await;
     cluster.until_it_says("later", "NodeSuspect").await;
     assert_eq!(suspect().await, Some(before), "cause, end and time of the transition are those of before");
@@ -246,8 +235,7 @@ fn limit_descriptors(daemon: &Daemon, tight: bool) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_daemon_without_descriptors_gives_nothing_twice_and_serves_with_some_again() {
     let cluster = TestCluster::start(1).await;
-    cluster.create(&pod("before").app("main", ONE)).await;
-    served_exactly(&cluster, "before").await;
+    serves_exactly(&cluster, &pod("before").app("main", ONE)).await;
     let devices = cluster.in_kubelet("node-0", "before");
     limit_descriptors(&cluster.nodes[0].agent, true);
     for name in ["a", "b", "c"] {
@@ -314,10 +302,8 @@ async fn a_full_state_directory_refuses_pods_and_loses_none_and_a_read_only_one_
     let mut cluster = TestCluster::start(1).await;
     cluster.nodes[0].agent.kill();
     let Some(disk) = Disk::mount(cluster.path("node-0/state")) else { return skipped("no right to mount") };
-    cluster.nodes[0].agent.restart();
-    cluster.until_agent_is_ready().await;
-    cluster.create(&pod("before").app("main", ONE)).await;
-    served_exactly(&cluster, "before").await;
+    cluster.restart_agent(0).await;
+    serves_exactly(&cluster, &pod("before").app("main", ONE)).await;
     let devices = cluster.in_kubelet("node-0", "before");
     // The files of the ledger are written over: a full disk refuses no pod until they grow.
     disk.fill();
@@ -340,10 +326,8 @@ async fn a_full_state_directory_refuses_pods_and_loses_none_and_a_read_only_one_
     }
     assert_eq!(cluster.in_kubelet("node-0", "before"), devices);
     // It was stored: a new start knows all of them.
-    cluster.nodes[0].agent.restart();
-    cluster.until_agent_is_ready().await;
-    cluster.create(&pod("last").app("main", &[(key::NVIDIA_GPU, "7")])).await;
-    served_exactly(&cluster, "last").await;
+    cluster.restart_agent(0).await;
+    serves_exactly(&cluster, &pod("last").app("main", &[(key::NVIDIA_GPU, "7")])).await;
     cluster.check_no_device_twice().await;
     // A directory that cannot be written is named at the start.
     cluster.nodes[0].agent.kill();

@@ -42,12 +42,10 @@ async fn killed_between_lock_and_bind_the_next_one_binds_under_the_same_lock() {
 async fn killed_right_after_the_bind_nothing_is_assigned_twice() {
     let mut cluster = cluster().await;
     cluster.nodes[0].kubelet.controls().delay_admission(Some(Duration::from_millis(500)));
-    cluster.create(&pod("p").app("main", &[("nvidia.com/gpu", "4")])).await;
-    cluster.until_bound("p").await;
+    cluster.binds(&pod("p").app("main", &[("nvidia.com/gpu", "4")])).await;
     cluster.scheduler.restart();
     cluster.nodes[0].kubelet.controls().delay_admission(None);
-    cluster.create(&pod("q").app("main", &[("nvidia.com/gpu", "4")])).await;
-    cluster.until_bound("q").await;
+    cluster.binds(&pod("q").app("main", &[("nvidia.com/gpu", "4")])).await;
     for name in ["p", "q"] {
         cluster.until_running(name).await;
         assert_eq!(cluster.assigned(name).await, cluster.in_kubelet("node-0", name));
@@ -65,8 +63,7 @@ async fn lost_answers_of_lock_and_bind_are_recognised_as_done() {
         FaultRule::on("create", "pods").below("binding").times(1),
     ];
     let lost = lost.map(|rule| server.faults().add(rule, Effect::DropAfter));
-    cluster.create(&pod("p").app("main", &[("nvidia.com/gpu", "1")])).await;
-    cluster.until_running("p").await;
+    cluster.runs(&pod("p").app("main", &[("nvidia.com/gpu", "1")])).await;
     assert_eq!(lost.map(|id| server.faults().fired(id)), [1, 1], "an answer that was to be lost was given");
     assert_eq!(cluster.assigned("p").await, cluster.in_kubelet("node-0", "p"));
     cluster.until_unlocked(LOCK_GONE).await;
@@ -139,8 +136,7 @@ async fn a_gpu_with_a_critical_xid_takes_no_new_pod() {
         device.spec.devices.iter().any(|d| d.id.as_str() == lost && !d.health).then_some(())
     })
     .await;
-    cluster.create(&pod("seven").app("main", &[("nvidia.com/gpu", "7")])).await;
-    cluster.until_running("seven").await;
+    cluster.runs(&pod("seven").app("main", &[("nvidia.com/gpu", "7")])).await;
     let assigned = cluster.assigned("seven").await;
     assert!(!assigned[&baton::contract::DeviceType::Gpu].iter().any(|id| id.as_str() == lost));
     assert_eq!(assigned, cluster.in_kubelet("node-0", "seven"));

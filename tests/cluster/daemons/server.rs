@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-use super::faults::{all_is_free, served_exactly, waits_for_a_silent_daemon};
+use super::faults::{all_is_free, served_exactly, serves_exactly, waits_for_a_silent_daemon};
 use crate::harness::pods::pod;
 use crate::harness::wait::until;
 use crate::harness::{LOCK_GONE, QUICK_LEASE, SOON, TestCluster, timings};
@@ -64,10 +64,8 @@ async fn an_api_server_out_of_reach_for_the_daemon_alone_gives_nothing_twice() {
     let way = Way::to(server.trim_end_matches('/').to_owned()).await;
     config["clusters"][0]["cluster"]["server"] = json!(format!("{scheme}://{}", way.address));
     std::fs::write(&kubeconfig, config.to_string()).unwrap();
-    cluster.nodes[0].agent.restart();
-    cluster.until_agent_is_ready().await;
-    cluster.create(&pod("before").app("main", ONE)).await;
-    served_exactly(&cluster, "before").await;
+    cluster.restart_agent(0).await;
+    serves_exactly(&cluster, &pod("before").app("main", ONE)).await;
     let devices = cluster.in_kubelet("node-0", "before");
     way.open.send_replace(false);
     // The scheduler does not know it yet: this one is sent there, and is served or refused, never in between.
@@ -89,11 +87,9 @@ async fn an_api_server_out_of_reach_for_the_daemon_alone_gives_nothing_twice() {
 async fn a_store_that_is_restored_from_a_backup_is_noticed_and_listed_again() {
     let mut cluster = TestCluster::with_args(1, &[&timings("heartbeat: 1s")], &[&timings(QUICK_LEASE)]).await;
     let Some(server) = cluster.control_plane.simulated() else { return skipped("its etcd is not at hand") };
-    cluster.create(&pod("kept").app("main", ONE)).await;
-    served_exactly(&cluster, "kept").await;
+    serves_exactly(&cluster, &pod("kept").app("main", ONE)).await;
     let (version, devices) = (server.version(), cluster.in_kubelet("node-0", "kept"));
-    cluster.create(&pod("lost").app("main", ONE)).await;
-    served_exactly(&cluster, "lost").await;
+    serves_exactly(&cluster, &pod("lost").app("main", ONE)).await;
     let until_high = server.version() + 400;
     while server.version() <= until_high {
         let mark = json!({"metadata": {"labels": {"at": server.version().to_string()}}});
@@ -109,8 +105,7 @@ async fn a_store_that_is_restored_from_a_backup_is_noticed_and_listed_again() {
     cluster.nodes[0].kubelet.restart().await.unwrap();
     cluster.until_agent_is_ready().await;
     assert_eq!(cluster.in_kubelet("node-0", "kept"), devices);
-    cluster.create(&pod("new").app("main", &[(key::NVIDIA_GPU, "7")])).await;
-    served_exactly(&cluster, "new").await;
+    serves_exactly(&cluster, &pod("new").app("main", &[(key::NVIDIA_GPU, "7")])).await;
     cluster.check_no_device_twice().await;
 }
 
@@ -126,8 +121,7 @@ async fn writes_that_a_webhook_denies_are_tried_again_until_it_lets_them_through
         ("binding", FaultRule::on("create", "pods").below("binding").times(3)),
     ] {
         let rule = server.faults().add(rule, denied.clone());
-        cluster.create(&pod(name).app("main", ONE)).await;
-        served_exactly(&cluster, name).await;
+        serves_exactly(&cluster, &pod(name).app("main", ONE)).await;
         assert_eq!(server.faults().fired(rule), 3, "{name}");
         cluster.check_no_device_twice().await;
     }
@@ -135,8 +129,7 @@ async fn writes_that_a_webhook_denies_are_tried_again_until_it_lets_them_through
     let rule = server.faults().add(FaultRule::on("patch", "devices"), denied);
     let put = server.faults().add(FaultRule::on("update", "devices"), Effect::Answer(403, None));
     cluster.nodes[0].hardware.xid(3, 79).unwrap();
-    cluster.create(&pod("meanwhile").app("main", ONE)).await;
-    served_exactly(&cluster, "meanwhile").await;
+    serves_exactly(&cluster, &pod("meanwhile").app("main", ONE)).await;
     until("the write was denied", SOON, async || {
         (server.faults().fired(rule) + server.faults().fired(put) > 0).then_some(())
     })
@@ -155,8 +148,7 @@ async fn writes_that_a_webhook_denies_are_tried_again_until_it_lets_them_through
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_that_a_foreign_finalizer_keeps_gives_its_devices_back_when_it_has_ended() {
     let cluster = TestCluster::start(1).await;
-    cluster.create(&pod("held").app("main", ALL)).await;
-    served_exactly(&cluster, "held").await;
+    serves_exactly(&cluster, &pod("held").app("main", ALL)).await;
     let pods = cluster.pods_in("default");
     let finalizers = |list: Value| Patch::Merge(json!({"metadata": {"finalizers": list}}));
     pods.patch("held", &PatchParams::default(), &finalizers(json!(["example.com/keep"]))).await.unwrap();
@@ -186,14 +178,12 @@ async fn a_node_from_a_backup_with_an_old_lock_keeps_its_pods_and_loses_the_lock
     (again.metadata.resource_version, again.metadata.managed_fields, again.status) = (None, None, None);
     cluster.nodes().patch("node-0", &PatchParams::default(), &Patch::Merge(&again)).await.unwrap();
     cluster.until_unlocked(LOCK_GONE).await;
-    cluster.create(&pod("next").app("main", ONE)).await;
-    served_exactly(&cluster, "next").await;
+    serves_exactly(&cluster, &pod("next").app("main", ONE)).await;
     // And once the pod that it names is gone.
     cluster.delete("p").await;
     cluster.nodes().patch("node-0", &PatchParams::default(), &Patch::Merge(&again)).await.unwrap();
     cluster.until_unlocked(LOCK_GONE).await;
-    cluster.create(&pod("last").app("main", ONE)).await;
-    served_exactly(&cluster, "last").await;
+    serves_exactly(&cluster, &pod("last").app("main", ONE)).await;
     assert_ne!(cluster.pod("last").await.unwrap().uid(), uid);
     cluster.check_no_device_twice().await;
 }
@@ -201,17 +191,14 @@ async fn a_node_from_a_backup_with_an_old_lock_keeps_its_pods_and_loses_the_lock
 #[tokio::test(flavor = "multi_thread")]
 async fn without_ledger_and_checkpoint_no_device_of_a_running_pod_is_given_again() {
     let mut cluster = TestCluster::start(1).await;
-    cluster.create(&pod("a").app("main", &[(key::NVIDIA_GPU, "3")])).await;
-    served_exactly(&cluster, "a").await;
+    serves_exactly(&cluster, &pod("a").app("main", &[(key::NVIDIA_GPU, "3")])).await;
     let devices = cluster.in_kubelet("node-0", "a");
     cluster.nodes[0].agent.kill();
     std::fs::remove_file(cluster.path("node-0/state/ledger.json")).expect("the ledger was there");
     let checkpoint = cluster.nodes[0].kubelet.options().device_plugins_dir().join("kubelet_internal_checkpoint");
     std::fs::remove_file(&checkpoint).expect("the checkpoint was there");
-    cluster.nodes[0].agent.restart();
-    cluster.until_agent_is_ready().await;
-    cluster.create(&pod("b").app("main", &[(key::NVIDIA_GPU, "5")])).await;
-    served_exactly(&cluster, "b").await;
+    cluster.restart_agent(0).await;
+    serves_exactly(&cluster, &pod("b").app("main", &[(key::NVIDIA_GPU, "5")])).await;
     let both = cluster.in_kubelet("node-0", "b");
     assert!(devices.iter().all(|(kind, held)| both.get(kind).is_none_or(|other| held.is_disjoint(other))));
     cluster.check_no_device_twice().await;
@@ -220,8 +207,7 @@ async fn without_ledger_and_checkpoint_no_device_of_a_running_pod_is_given_again
 #[tokio::test(flavor = "multi_thread")]
 async fn two_machines_under_one_name_give_no_device_twice() {
     let mut cluster = TestCluster::with_args(1, &[&timings("heartbeat: 1s")], &[&timings("lock_sweep: 1s")]).await;
-    cluster.create(&pod("before").app("main", ONE)).await;
-    served_exactly(&cluster, "before").await;
+    serves_exactly(&cluster, &pod("before").app("main", ONE)).await;
     cluster.add_machine("impostor", "node-0", &[&timings("heartbeat: 1s")]).await;
     for at in 0..4 {
         let name = format!("p{at}");

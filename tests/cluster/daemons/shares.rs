@@ -135,8 +135,7 @@ async fn a_share_has_its_limits_in_every_process_or_is_not_served() {
     } {
         cluster.delete("later").await;
     }
-    cluster.create(&pod("whole").on("node-1").app("main", &[(key::NVIDIA_GPU, "1")])).await;
-    cluster.until_running("whole").await;
+    cluster.runs(&pod("whole").on("node-1").app("main", &[(key::NVIDIA_GPU, "1")])).await;
     let events: Api<Event> = Api::namespaced(cluster.client.clone(), "default");
     until("an event tells it", SOON, async || {
         let list = events.list(&ListParams::default()).await.ok()?;
@@ -215,8 +214,7 @@ async fn shares_wait_for_the_mps_daemon_and_whole_gpus_do_not() {
     assert!(why.contains("the MPS control daemon does not answer"), "{why}");
     cluster.create(&half("share").label(key::GPU_ISOLATION_PROVIDER, "MPS").restarting()).await;
     cluster.until_it_says("share", DeviceStatus::SHARES_UNAVAILABLE).await;
-    cluster.create(&pod("whole").app("main", &[(key::NVIDIA_GPU, "1")])).await;
-    cluster.until_running("whole").await;
+    cluster.runs(&pod("whole").app("main", &[(key::NVIDIA_GPU, "1")])).await;
     let listener = UnixListener::bind(pipe.join("control")).unwrap();
     cluster.until_running("share").await;
     let (envs, mounts) = given(&cluster, 0, "share");

@@ -19,8 +19,7 @@ pub async fn http(address: std::net::SocketAddr, path: &str) -> (String, String)
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_binding_carries_all_annotations_and_a_pod_costs_two_writes_of_the_scheduler() {
-    let cluster = SchedulerCluster::start().await;
-    cluster.node("n1").await;
+    let cluster = SchedulerCluster::with_node("n1").await;
     let scheduler = cluster.scheduler().await;
     until("ready", || async { http(scheduler.admin, "/readyz").await.0.contains("200").then_some(()) }).await;
     cluster.server().counts().reset();
@@ -49,8 +48,7 @@ async fn one_binding_carries_all_annotations_and_a_pod_costs_two_writes_of_the_s
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_forged_annotation_is_overwritten() {
-    let cluster = SchedulerCluster::start().await;
-    cluster.node("n1").await;
+    let cluster = SchedulerCluster::with_node("n1").await;
     let scheduler = cluster.scheduler().await;
     let forged = json!({key::DEVICE_ALLOCATED: "{\"gpu\":[{\"minor\":7,\"id\":\"GPU-forged\"}]}", key::GPU_MINORS: "7",
         key::GANG_COMMITTED: "1.000/1", key::BIND_TIMESTAMP: "1"});
@@ -65,8 +63,7 @@ async fn a_forged_annotation_is_overwritten() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sixteen_shares_on_one_node_pass_the_lock_on_without_retries() {
-    let cluster = SchedulerCluster::start().await;
-    cluster.node("n1").await;
+    let cluster = SchedulerCluster::with_node("n1").await;
     let scheduler = cluster.scheduler().await;
     cluster.server().counts().reset();
     for at in 0..16 {
@@ -100,8 +97,7 @@ async fn sixteen_shares_on_one_node_pass_the_lock_on_without_retries() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn with_auto_and_an_exact_agent_the_binding_is_the_only_write() {
-    let cluster = SchedulerCluster::start().await;
-    cluster.node("n1").await;
+    let cluster = SchedulerCluster::with_node("n1").await;
     let patch = baton::contract::AgentStatus {
         version: "t".into(),
         registered: crate::scheduler::verbs::NAMES.map(str::to_owned).to_vec(),
@@ -123,19 +119,16 @@ async fn with_auto_and_an_exact_agent_the_binding_is_the_only_write() {
         baton::scheduler::SchedulerOptions { node_lock: baton::decide::lock::LockMode::Auto, ..cluster.quick() };
     let scheduler = cluster.scheduler_with(options).await;
     cluster.server().counts().reset();
-    cluster.pod("a", json!({"nvidia.com/gpu": "1"})).await;
-    cluster.bound("a").await;
+    cluster.binds("a", json!({"nvidia.com/gpu": "1"})).await;
     assert_eq!(cluster.server().counts().writes("nodes"), 0);
     scheduler.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_unschedulable_pod_says_why_in_its_condition_and_at_explain() {
-    let cluster = SchedulerCluster::start().await;
-    cluster.node("n1").await;
+    let cluster = SchedulerCluster::with_node("n1").await;
     let scheduler = cluster.scheduler().await;
-    cluster.pod("first", json!({"nvidia.com/gpu": "6"})).await;
-    cluster.bound("first").await;
+    cluster.binds("first", json!({"nvidia.com/gpu": "6"})).await;
     cluster.pod("big", json!({"nvidia.com/gpu": "4"})).await;
     let condition = until("the condition", || async {
         let status = cluster.get("big").await?.status?;
@@ -155,11 +148,9 @@ async fn an_unschedulable_pod_says_why_in_its_condition_and_at_explain() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pod_that_waits_for_a_lock_says_so_in_condition_and_event_until_it_is_bound() {
-    let cluster = SchedulerCluster::start().await;
-    cluster.node("n1").await;
+    let cluster = SchedulerCluster::with_node("n1").await;
     let scheduler = cluster.scheduler().await;
-    cluster.pod("first", json!({"nvidia.com/gpu": "1"})).await;
-    cluster.bound("first").await;
+    cluster.binds("first", json!({"nvidia.com/gpu": "1"})).await;
     cluster.pod("second", json!({"nvidia.com/gpu": "1"})).await;
     let scheduled = |pod: k8s_openapi::api::core::v1::Pod| {
         let conditions = pod.status.unwrap_or_default().conditions.unwrap_or_default();

@@ -14,8 +14,7 @@ use crate::scheduler::verbs::{SchedulerCluster, until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_scheduler_killed_between_lock_and_bind_is_resumed_under_the_same_lock() {
-    let cluster = SchedulerCluster::start().await;
-    cluster.node("n1").await;
+    let cluster = SchedulerCluster::with_node("n1").await;
     cluster.node("n2").await;
     let binding = FaultRule::on("create", "pods").below("binding");
     let id = cluster.server().faults().add(binding, Effect::Hang);
@@ -39,8 +38,7 @@ async fn a_scheduler_killed_between_lock_and_bind_is_resumed_under_the_same_lock
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_whose_bind_cannot_be_resumed_is_released() {
-    let cluster = SchedulerCluster::start().await;
-    cluster.node("n1").await;
+    let cluster = SchedulerCluster::with_node("n1").await;
     let pod = cluster.pod("big", json!({"nvidia.com/gpu": "9"})).await;
     let time = baton::runtime::clock::wall();
     cluster.set_lock("n1", Some(&format!("{time:.9},ml,big,{}", pod.uid().unwrap()))).await;
@@ -91,30 +89,25 @@ async fn two_schedulers_that_do_not_know_of_each_other_bind_every_pod_once() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_two_candidates_one_leads_and_the_other_takes_over_when_it_is_killed_or_stops() {
-    let cluster = SchedulerCluster::start().await;
-    cluster.node("n1").await;
+    let cluster = SchedulerCluster::with_node("n1").await;
     let options = |identity: &str| {
         let quick = cluster.quick();
         let leader = LeaderOptions { elect: true, identity: identity.into(), ..quick.leader };
         SchedulerOptions { leader, ..quick }
     };
     let first = cluster.scheduler_with(options("first")).await;
-    cluster.pod("a", json!({"nvidia.com/gpu": "1"})).await;
-    cluster.bound("a").await;
+    cluster.binds("a", json!({"nvidia.com/gpu": "1"})).await;
     cluster.set_lock("n1", None).await;
     let second = cluster.scheduler_with(options("second")).await;
-    cluster.pod("b", json!({"nvidia.com/gpu": "1"})).await;
-    cluster.bound("b").await;
+    cluster.binds("b", json!({"nvidia.com/gpu": "1"})).await;
     cluster.set_lock("n1", None).await;
     // Given away at shutdown: the next one need not wait for the Lease to expire.
     first.stop().await;
-    cluster.pod("c", json!({"nvidia.com/gpu": "1"})).await;
-    cluster.bound("c").await;
+    cluster.binds("c", json!({"nvidia.com/gpu": "1"})).await;
     cluster.set_lock("n1", None).await;
     second.stop().await;
     let third = cluster.scheduler_with(options("third")).await;
-    cluster.pod("d", json!({"nvidia.com/gpu": "1"})).await;
-    cluster.bound("d").await;
+    cluster.binds("d", json!({"nvidia.com/gpu": "1"})).await;
     third.stop().await;
     let mut devices = BTreeSet::new();
     for pod in cluster.pods().list(&Default::default()).await.unwrap() {

@@ -11,17 +11,14 @@ use crate::scheduler::verbs::{SchedulerCluster, until};
 
 /// One pod through one fault: bound once, the lock names it, nothing is left over.
 async fn survives(rule: FaultRule, effect: Effect) {
-    let cluster = SchedulerCluster::start().await;
-    cluster.node("n1").await;
+    let cluster = SchedulerCluster::with_node("n1").await;
     let scheduler = cluster.scheduler().await;
     let id = cluster.server().faults().add(rule.clone(), effect.clone());
-    cluster.pod("a", json!({"nvidia.com/gpu": "1"})).await;
-    cluster.bound("a").await;
+    cluster.binds("a", json!({"nvidia.com/gpu": "1"})).await;
     assert!(cluster.server().faults().fired(id) > 0, "{rule:?} {effect:?} hit nothing");
     cluster.locked_by("n1", "a").await;
     cluster.set_lock("n1", None).await;
-    cluster.pod("b", json!({"nvidia.com/gpu": "1"})).await;
-    cluster.bound("b").await;
+    cluster.binds("b", json!({"nvidia.com/gpu": "1"})).await;
     cluster.locked_by("n1", "b").await;
     scheduler.stop().await;
 }
@@ -71,8 +68,7 @@ async fn a_lock_refused_with_500_429_409_or_422() {
 /// and the batch that was begun is 64.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_more_is_decided_than_can_soon_be_sent_and_all_of_it_when_the_answers_come() {
-    let cluster = SchedulerCluster::start().await;
-    cluster.node("n1").await;
+    let cluster = SchedulerCluster::with_node("n1").await;
     cluster.node("n2").await;
     let held = cluster.server().faults().add(FaultRule::on("create", "pods").below("binding"), Effect::Hang);
     let names: Vec<String> = (0..200).map(|at| format!("p{at:03}")).collect();
@@ -102,8 +98,7 @@ async fn metric(admin: std::net::SocketAddr, name: &str) -> f64 {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_api_server_that_is_away_for_a_while_is_waited_for() {
-    let cluster = SchedulerCluster::start().await;
-    cluster.node("n1").await;
+    let cluster = SchedulerCluster::with_node("n1").await;
     cluster.pod("a", json!({"nvidia.com/gpu": "1"})).await;
     let away = cluster.server().faults().add(FaultRule::default(), Effect::DropBefore);
     let scheduler = cluster.scheduler().await;
@@ -118,18 +113,15 @@ async fn an_api_server_that_is_away_for_a_while_is_waited_for() {
     cluster.server().faults().break_watches();
     cluster.server().compact();
     cluster.set_lock("n1", None).await;
-    cluster.pod("b", json!({"nvidia.com/gpu": "1"})).await;
-    cluster.bound("b").await;
+    cluster.binds("b", json!({"nvidia.com/gpu": "1"})).await;
     scheduler.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pod_deleted_before_allocate_frees_the_lock_at_once() {
-    let cluster = SchedulerCluster::start().await;
-    cluster.node("n1").await;
+    let cluster = SchedulerCluster::with_node("n1").await;
     let scheduler = cluster.scheduler().await;
-    cluster.pod("a", json!({"nvidia.com/gpu": "8"})).await;
-    cluster.bound("a").await;
+    cluster.binds("a", json!({"nvidia.com/gpu": "8"})).await;
     cluster.pod("b", json!({"nvidia.com/gpu": "8"})).await;
     cluster.delete("a").await;
     cluster.bound("b").await;
@@ -142,8 +134,7 @@ async fn a_pod_deleted_before_allocate_frees_the_lock_at_once() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_binding_waits_for_no_other_pods_condition_however_many_have_no_answer() {
-    let cluster = SchedulerCluster::start().await;
-    cluster.node("n1").await;
+    let cluster = SchedulerCluster::with_node("n1").await;
     let mut options = cluster.quick();
     options.concurrency = 16;
     options.timings.bind_timeout = Duration::from_secs(300);
@@ -153,8 +144,7 @@ async fn a_binding_waits_for_no_other_pods_condition_however_many_have_no_answer
         cluster.pod(&format!("big-{at}"), json!({"nvidia.com/gpu": "64"})).await;
     }
     until("conditions wait for an answer", async || (cluster.server().faults().fired(id) >= 2).then_some(())).await;
-    cluster.pod("a", json!({"nvidia.com/gpu": "1"})).await;
-    cluster.bound("a").await;
+    cluster.binds("a", json!({"nvidia.com/gpu": "1"})).await;
     assert!(cluster.server().faults().fired(id) <= 4, "the events are bounded");
     scheduler.kill().await;
 }

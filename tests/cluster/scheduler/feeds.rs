@@ -54,8 +54,7 @@ async fn an_api_server_without_streaming_lists_is_listed_in_pages() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn resource_slices_of_a_gpu_driver_keep_device_pods_away_where_they_are_served() {
     for served in [true, false] {
-        let cluster = SchedulerCluster::start().await;
-        cluster.node("n1").await;
+        let cluster = SchedulerCluster::with_node("n1").await;
         let slices: Api<ResourceSlice> = Api::all(cluster.client.clone());
         let pool = json!({"name": "n1", "generation": 1, "resourceSliceCount": 1});
         let spec = json!({"driver": "gpu.nvidia.com", "nodeName": "n1", "pool": pool, "devices": [{"name": "gpu-0"}]});

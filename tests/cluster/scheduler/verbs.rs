@@ -70,6 +70,13 @@ impl SchedulerCluster {
         cluster
     }
 
+    /// With one node of 8 GPUs whose agent lives.
+    pub async fn with_node(name: &str) -> Self {
+        let cluster = Self::start().await;
+        cluster.node(name).await;
+        cluster
+    }
+
     pub fn options(&self) -> SchedulerOptions {
         SchedulerOptions {
             kubeconfig: Some(self.kubeconfig.clone()),
@@ -198,6 +205,12 @@ impl SchedulerCluster {
             self.get(name).await.filter(|pod| pod.spec.as_ref().unwrap().node_name.is_some())
         })
         .await
+    }
+
+    /// Creates a pod and waits until it is bound.
+    pub async fn binds(&self, name: &str, limits: Value) -> Pod {
+        self.pod(name, limits).await;
+        self.bound(name).await
     }
 
     pub async fn lock(&self, node: &str) -> Option<String> {

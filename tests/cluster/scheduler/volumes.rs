@@ -61,8 +61,7 @@ async fn pod(cluster: &SchedulerCluster, name: &str, claim: &str) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiting_claim_is_provisioned_on_the_chosen_node_before_the_pod_is_bound() {
-    let cluster = SchedulerCluster::start().await;
-    cluster.node("n1").await;
+    let cluster = SchedulerCluster::with_node("n1").await;
     let storage = Storage::of(&cluster);
     storage.class("fast", "example.com/provisioner").await;
     storage.claim("data", "fast").await;
@@ -92,8 +91,7 @@ async fn a_waiting_claim_is_provisioned_on_the_chosen_node_before_the_pod_is_bou
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_volume_that_is_there_is_promised_to_the_claim_and_the_pod_goes_to_its_node() {
-    let cluster = SchedulerCluster::start().await;
-    cluster.node("n1").await;
+    let cluster = SchedulerCluster::with_node("n1").await;
     cluster.node("n2").await;
     let storage = Storage::of(&cluster);
     storage.class("local", "kubernetes.io/no-provisioner").await;

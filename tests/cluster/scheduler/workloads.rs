@@ -105,8 +105,7 @@ async fn a_job_set_starts_together() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pods_of_kueue_are_placed_once_kueue_has_admitted_all() {
-    let cluster = SchedulerCluster::start().await;
-    cluster.node("n1").await;
+    let cluster = SchedulerCluster::with_node("n1").await;
     cluster.node("n2").await;
     let scheduler = cluster.scheduler().await;
     let pods = apply(&cluster, include_str!("../../fixtures/workloads/kueue.yaml")).await;

@@ -28,8 +28,7 @@ fn there_is_an_example_of_each_policy_and_all_are_valid() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_example_runs() {
-    let cluster = JobCluster::start().await;
-    let _controller = cluster.controller(&["--leader-elect=false"]);
+    let (cluster, _controller) = JobCluster::controlled().await;
     for job in examples() {
         let name = job.name_any();
         cluster.jobs().create(&PostParams::default(), &job).await.unwrap();

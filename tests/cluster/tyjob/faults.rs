@@ -9,8 +9,7 @@ use crate::harness::wait::until;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_that_is_never_answered_keeps_a_job_from_going_on_for_seconds_only() {
-    let cluster = JobCluster::start().await;
-    let _controller = cluster.controller(&["--leader-elect=false"]);
+    let (cluster, _controller) = JobCluster::controlled().await;
     let of_controller = |mut rule: FaultRule, effect| {
         CONTROLLER.clone_into(&mut rule.user);
         cluster.server().faults().add(rule.times(1), effect)
@@ -37,8 +36,7 @@ async fn a_request_that_is_never_answered_keeps_a_job_from_going_on_for_seconds_
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_conflict_is_not_called_resolved_because_a_request_fails_otherwise() {
-    let cluster = JobCluster::start().await;
-    let _controller = cluster.controller(&["--leader-elect=false"]);
+    let (cluster, _controller) = JobCluster::controlled().await;
     let foreign = serde_json::json!({
         "metadata": { "name": "rl-actor-0" }, "spec": { "containers": [{ "name": "main", "image": "i" }] },
     });
@@ -66,8 +64,7 @@ async fn a_conflict_is_not_called_resolved_because_a_request_fails_otherwise() {
 /// A webhook that is down gives 500.
 #[tokio::test]
 async fn an_error_of_the_api_server_is_shown_until_the_pod_is_made() {
-    let cluster = JobCluster::start().await;
-    let _controller = cluster.controller(&["--leader-elect=false"]);
+    let (cluster, _controller) = JobCluster::controlled().await;
     let mut rule = FaultRule::on("create", "pods");
     CONTROLLER.clone_into(&mut rule.user);
     let rule = cluster.server().faults().add(rule, Effect::Answer(500, None));

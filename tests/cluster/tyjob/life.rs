@@ -39,8 +39,7 @@ async fn a_job_goes_from_submission_to_success_and_leaves_nothing_behind() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_leader_reschedules_and_a_failed_worker_is_replaced() {
-    let cluster = JobCluster::start().await;
-    let _controller = cluster.controller(&["--leader-elect=false"]);
+    let (cluster, _controller) = JobCluster::controlled().await;
     cluster.submit("rl", |_| ()).await;
     cluster.play_until_stage("rl", Stage::Running).await;
     let uid = |crew: &std::collections::BTreeMap<String, k8s_openapi::api::core::v1::Pod>, name: &str| {
@@ -69,8 +68,7 @@ async fn a_lost_leader_reschedules_and_a_failed_worker_is_replaced() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_foreign_pod_is_neither_adopted_nor_deleted() {
-    let cluster = JobCluster::start().await;
-    let _controller = cluster.controller(&["--leader-elect=false"]);
+    let (cluster, _controller) = JobCluster::controlled().await;
     // It even carries the job's label; what counts is who controls it.
     let foreign = json!({
         "metadata": { "name": "rl-actor-0", "labels": { keys::JOB: "other" } },
@@ -100,8 +98,7 @@ async fn a_foreign_pod_is_neither_adopted_nor_deleted() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_that_the_api_server_can_never_take_fails_the_job() {
-    let cluster = JobCluster::start().await;
-    let _controller = cluster.controller(&["--leader-elect=false"]);
+    let (cluster, _controller) = JobCluster::controlled().await;
     cluster
         .submit("rl", |job| {
             let containers = &mut job["spec"]["leader"]["template"]["spec"]["containers"];
@@ -116,8 +113,7 @@ async fn a_pod_that_the_api_server_can_never_take_fails_the_job() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn counts_follow_and_an_edit_of_a_template_is_refused() {
-    let cluster = JobCluster::start().await;
-    let _controller = cluster.controller(&["--leader-elect=false"]);
+    let (cluster, _controller) = JobCluster::controlled().await;
     cluster.submit("rl", |_| ()).await;
     cluster.play_until_stage("rl", Stage::Running).await;
     let pod = json!({ "spec": { "containers": [{ "name": "main", "image": "actor" }] } });
@@ -138,8 +134,7 @@ async fn counts_follow_and_an_edit_of_a_template_is_refused() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_deleted_in_mid_creation_leaves_nothing_behind() {
-    let cluster = JobCluster::start().await;
-    let _controller = cluster.controller(&["--leader-elect=false"]);
+    let (cluster, _controller) = JobCluster::controlled().await;
     cluster.submit("rl", |job| job["spec"]["workerSets"][0]["counts"] = 40.into()).await;
     cluster.play_until("some pods are made", "rl", async || cluster.pods_of("rl").await.len() > 1).await;
     cluster.jobs().delete("rl", &DeleteParams::default()).await.unwrap();
@@ -206,8 +201,7 @@ async fn a_second_controller_takes_over() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn jobs_are_listed_for_people_and_for_programs() {
-    let cluster = JobCluster::start().await;
-    let _controller = cluster.controller(&["--leader-elect=false"]);
+    let (cluster, _controller) = JobCluster::controlled().await;
     cluster.submit("rl", |_| ()).await;
     cluster.play_until_stage("rl", Stage::Running).await;
     let path = &cluster.kubeconfig;

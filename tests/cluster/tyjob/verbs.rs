@@ -43,6 +43,13 @@ impl JobCluster {
         cluster
     }
 
+    /// With a controller, which leads without a Lease.
+    pub async fn controlled() -> (Self, Daemon) {
+        let cluster = Self::start().await;
+        let controller = cluster.controller(&["--leader-elect=false"]);
+        (cluster, controller)
+    }
+
     pub async fn node(&self, name: &str) {
         let status = json!({ "conditions": [{ "type": "Ready", "status": "True" }] });
         self.create_object::<Node>(json!({ "metadata": { "name": name }, "status": status })).await;

@@ -158,6 +158,24 @@ impl TestCluster {
         self.pods().create(&PostParams::default(), &pod.build()).await.expect("pod is created");
     }
 
+    /// Creates a pod and waits until it runs.
+    pub async fn runs(&self, pod: &PodSpec) {
+        self.create(pod).await;
+        self.until_running(pod.name()).await;
+    }
+
+    /// Creates a pod and waits until it is bound.
+    pub async fn binds(&self, pod: &PodSpec) {
+        self.create(pod).await;
+        self.until_bound(pod.name()).await;
+    }
+
+    /// The daemon of a node is killed and starts again, until the nodes take device pods.
+    pub async fn restart_agent(&mut self, node: usize) {
+        self.nodes[node].agent.restart();
+        self.until_agent_is_ready().await;
+    }
+
     /// Creates a pod where the API server may be away; `true` when it is there.
     pub async fn try_create(&self, pod: &PodSpec) -> bool {
         match self.pods().create(&PostParams::default(), &pod.build()).await {

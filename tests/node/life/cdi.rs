@@ -17,9 +17,7 @@ fn read(node: &TestNode, name: &str) -> Value {
 #[tokio::test]
 async fn both_files_keep_the_rules_of_the_format_and_name_every_device() {
     let node = TestNode::new(NodeSpec::new("cdi"));
-    let _kubelet = node.kubelet().await;
-    let daemon = node.daemon();
-    node.until(NVIDIA_GPU, 8).await;
+    let (_kubelet, daemon) = node.start(NVIDIA_GPU, 8).await;
     let gpu = read(&node, "koordinator.sh-gpu.json");
     let rdma = read(&node, "koordinator.sh-rdma.json");
     for spec in [&gpu, &rdma] {
@@ -42,9 +40,7 @@ async fn both_files_keep_the_rules_of_the_format_and_name_every_device() {
 #[tokio::test]
 async fn files_that_a_reboot_took_away_stand_again_before_the_kubelet_is_registered_with() {
     let node = TestNode::new(NodeSpec::new("reboot"));
-    let kubelet = node.kubelet().await;
-    let daemon = node.daemon();
-    node.until(RDMA, 400).await;
+    let (kubelet, daemon) = node.start(RDMA, 400).await;
     daemon.stop().await;
     kubelet.stop().await;
     std::fs::remove_dir_all(node.path("cdi")).unwrap();
@@ -64,9 +60,7 @@ async fn the_file_of_split_gpus_keeps_the_rules_of_the_format() {
     node.options.mig_strategy = MigStrategy::Mixed;
     node.options.gpu_sharing = false;
     let parts = node.machine.mig(2, &["3g.40gb", "1c.3g.40gb", "1c.3g.40gb"]).unwrap();
-    let _kubelet = node.kubelet().await;
-    let daemon = node.daemon();
-    node.until(NVIDIA_GPU, 7).await;
+    let (_kubelet, daemon) = node.start(NVIDIA_GPU, 7).await;
     let gpu = read(&node, "koordinator.sh-gpu.json");
     check(&gpu);
     let names: Vec<&str> =
@@ -87,8 +81,7 @@ async fn a_machine_without_devices_has_no_name_and_no_file_and_gets_them_with_it
     let nics = node.machine.sysfs_root().join("class/infiniband");
     let aside = node.machine.sysfs_root().join("class/aside");
     std::fs::rename(&nics, &aside).unwrap();
-    let _kubelet = node.kubelet().await;
-    let daemon = node.daemon();
+    let (_kubelet, daemon) = (node.kubelet().await, node.daemon());
     let begin = baton::runtime::clock::mono();
     let mut said = String::new();
     while !said.contains("nothing to register") {

@@ -91,9 +91,7 @@ async fn a_function_that_a_pod_has_as_a_part_of_its_nic_is_the_pods_until_it_end
     let all = node.machine.nic_addresses();
     let held = DeviceId::parse(&all[1].to_string()).unwrap();
     node.handoff.functions.lock().unwrap().insert(held.clone());
-    let _kubelet = node.kubelet().await;
-    let daemon = node.daemon();
-    node.until(NAME, 7).await;
+    let (_kubelet, daemon) = node.start(NAME, 7).await;
     assert!(!node.offered().await[NAME].contains(held.as_str()));
     node.handoff.functions.lock().unwrap().clear();
     node.until(NAME, 8).await;

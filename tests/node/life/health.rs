@@ -17,9 +17,7 @@ use super::test_node::{PATIENCE, TestNode};
 #[tokio::test]
 async fn four_gpus_of_which_one_then_two_fail_and_recover_are_offered_as_4_3_4_2_3_4() {
     let node = TestNode::new(NodeSpec::new("four").shaped(Shape::Pairs));
-    let _kubelet = node.kubelet().await;
-    let daemon = node.daemon();
-    node.until(NVIDIA_GPU, 4).await;
+    let (_kubelet, daemon) = node.start(NVIDIA_GPU, 4).await;
     node.machine.xid(1, 48).unwrap();
     let took = node.until(NVIDIA_GPU, 3).await;
     println!("XID to the kubelet's list: {took:?}");
@@ -39,9 +37,7 @@ async fn four_gpus_of_which_one_then_two_fail_and_recover_are_offered_as_4_3_4_2
 async fn an_application_error_takes_nothing_out_of_service() {
     let mut node = TestNode::new(NodeSpec::new("app"));
     node.options.periods.recovery_window = Duration::from_secs(60);
-    let _kubelet = node.kubelet().await;
-    let daemon = node.daemon();
-    node.until(NVIDIA_GPU, 8).await;
+    let (_kubelet, daemon) = node.start(NVIDIA_GPU, 8).await;
     // NVML gives events that wait together the last one's XID: the next comes when this one has been taken.
     let waits = || node.machine.nvml_calls().unwrap().get("nvmlEventSetWait_v2").copied().unwrap_or(0);
     let before = waits();
@@ -57,9 +53,7 @@ async fn an_application_error_takes_nothing_out_of_service() {
 async fn a_restarted_daemon_knows_the_sick_gpus_until_they_recover_or_the_node_reboots() {
     let mut node = TestNode::new(NodeSpec::new("again"));
     node.options.periods.recovery_window = Duration::from_secs(3600);
-    let _kubelet = node.kubelet().await;
-    let daemon = node.daemon();
-    node.until(NVIDIA_GPU, 8).await;
+    let (_kubelet, daemon) = node.start(NVIDIA_GPU, 8).await;
     node.machine.xid(1, 79).unwrap();
     node.until(NVIDIA_GPU, 7).await;
     let kept = node.options.paths.state_dir.join("health.json");
@@ -82,9 +76,7 @@ async fn a_restarted_daemon_knows_the_sick_gpus_until_they_recover_or_the_node_r
 async fn gpus_that_a_restarted_daemon_cannot_see_are_out_of_service_and_not_gone() {
     let mut node = TestNode::new(NodeSpec::new("unseen"));
     node.options.fail_on_init_error = false;
-    let _kubelet = node.kubelet().await;
-    let daemon = node.daemon();
-    node.until(NVIDIA_GPU, 8).await;
+    let (_kubelet, daemon) = node.start(NVIDIA_GPU, 8).await;
     daemon.stop().await;
     let out_of_service = |reason: &str| {
         let inventory = node.handoff.inventory.lock().unwrap();
@@ -121,9 +113,7 @@ async fn an_xid_with_instance_ids_that_mean_nothing_is_about_the_whole_gpu() {
     let mut node = TestNode::new(NodeSpec::new("zeros"));
     node.options.periods.recovery_window = Duration::from_secs(60);
     node.options.mig_strategy = MigStrategy::None;
-    let _kubelet = node.kubelet().await;
-    let daemon = node.daemon();
-    node.until(NVIDIA_GPU, 8).await;
+    let (_kubelet, daemon) = node.start(NVIDIA_GPU, 8).await;
     // NVIDIA's mock library fills the ids with zeros where a GPU is not split.
     node.machine.xid_on_instance(1, 79, (0, 0)).unwrap();
     node.until(NVIDIA_GPU, 7).await;
@@ -137,9 +127,7 @@ async fn a_gpu_with_mig_on_is_not_handed_out_whole_and_comes_back_when_it_is_off
         let mut node = TestNode::new(NodeSpec::new("mig-on"));
         node.options.mig_strategy = MigStrategy::None;
         node.machine.mig(2, parts).unwrap();
-        let _kubelet = node.kubelet().await;
-        let daemon = node.daemon();
-        node.until(NVIDIA_GPU, 7).await;
+        let (_kubelet, daemon) = node.start(NVIDIA_GPU, 7).await;
         let whole = node.machine.gpu_uuids()[2].clone();
         assert!(!node.offered().await[NVIDIA_GPU].contains(&whole));
         let why = node.handoff.inventory.lock().unwrap().devices[&DeviceId::parse(&whole).unwrap()].reason.clone();
@@ -158,8 +146,7 @@ async fn gpus_without_the_nodes_or_the_library_that_all_need_wait_for_them() {
     let node = TestNode::new(NodeSpec::new("control"));
     let files = [node.machine.dev_root().join("nvidia-uvm"), node.machine.dev_root().join("nvidiactl")];
     files.iter().for_each(|file| std::fs::remove_file(file).unwrap());
-    let _kubelet = node.kubelet().await;
-    let daemon = node.daemon();
+    let (_kubelet, daemon) = (node.kubelet().await, node.daemon());
     super::test_node::until("the machine is known", || node.handoff.inventory.lock().unwrap().devices.len() > 7).await;
     node.until(NVIDIA_GPU, 0).await;
     for file in files {
@@ -183,9 +170,7 @@ async fn a_kubelets_directory_removed_under_its_mount_ends_the_daemon() {
     // As a mount in a container does, this names the directory and not its path.
     let held = std::fs::File::open(&directory).unwrap();
     node.options.paths.kubelet_dir = format!("/proc/self/fd/{}", held.as_raw_fd()).into();
-    let _kubelet = node.kubelet().await;
-    let daemon = node.daemon();
-    node.until(NVIDIA_GPU, 8).await;
+    let (_kubelet, daemon) = node.start(NVIDIA_GPU, 8).await;
     std::fs::remove_dir_all(&directory).unwrap();
     std::fs::create_dir_all(&directory).unwrap();
     let error = daemon.error().await;
@@ -200,8 +185,7 @@ async fn gpus_wait_for_their_fabric_and_are_offered_when_it_has_them() {
     for gpu in 0..8 {
         node.machine.fabric(gpu, 2, 0).unwrap();
     }
-    let _kubelet = node.kubelet().await;
-    let daemon = node.daemon();
+    let (_kubelet, daemon) = (node.kubelet().await, node.daemon());
     super::test_node::until("the machine is known", || !node.handoff.inventory.lock().unwrap().devices.is_empty())
         .await;
     let id = DeviceId::parse(&node.machine.gpu_uuids()[0]).unwrap();
@@ -219,9 +203,7 @@ async fn gpus_wait_for_their_fabric_and_are_offered_when_it_has_them() {
 async fn a_gpu_without_events_is_polled() {
     let node = TestNode::new(NodeSpec::new("polled"));
     node.machine.support_events(false).unwrap();
-    let _kubelet = node.kubelet().await;
-    let daemon = node.daemon();
-    node.until(NVIDIA_GPU, 8).await;
+    let (_kubelet, daemon) = node.start(NVIDIA_GPU, 8).await;
     node.machine.fault(5, NvmlReturn::GpuIsLost).unwrap();
     node.until(NVIDIA_GPU, 7).await;
     daemon.stop().await;
@@ -275,9 +257,7 @@ async fn where_a_runtime_makes_the_nodes_their_absence_here_means_nothing() {
 #[tokio::test]
 async fn a_link_that_goes_down_takes_its_nic_out_and_three_good_polls_bring_it_back() {
     let node = TestNode::new(NodeSpec::new("link"));
-    let _kubelet = node.kubelet().await;
-    let daemon = node.daemon();
-    node.until(RDMA, 400).await;
+    let (_kubelet, daemon) = node.start(RDMA, 400).await;
     node.machine.set_port(2, false).unwrap();
     node.until(RDMA, 300).await;
     node.machine.set_port(2, true).unwrap();
@@ -296,8 +276,7 @@ async fn a_nic_and_a_virtual_function_that_pods_have_in_their_own_namespace_stay
     node.machine.lend_nic(pf).unwrap();
     node.handoff.in_use.lock().unwrap().insert(RDMA.into(), [ids[pf].clone()].into());
     node.handoff.functions.lock().unwrap().insert(ids[vf].clone());
-    let _kubelet = node.kubelet().await;
-    let daemon = node.daemon();
+    let (_kubelet, daemon) = (node.kubelet().await, node.daemon());
     let functions = ids.len() / 3;
     node.until(RDMA, functions * 100).await;
     let why = || node.handoff.inventory.lock().unwrap().devices[&ids[pf]].reason.clone();
@@ -343,9 +322,7 @@ async fn a_held_nic_that_dies_takes_no_pod_and_loses_its_node_to_the_next_that_h
     let ids: Vec<DeviceId> =
         node.machine.nic_addresses().iter().map(|at| DeviceId::parse(&at.to_string()).unwrap()).collect();
     node.handoff.in_use.lock().unwrap().insert(RDMA.into(), ids[..3].iter().cloned().collect());
-    let _kubelet = node.kubelet().await;
-    let daemon = node.daemon();
-    node.until(RDMA, 400).await;
+    let (_kubelet, daemon) = node.start(RDMA, 400).await;
     let of = |number: u32| owners(&node).remove(&format!("/dev/infiniband/uverbs{number}")).unwrap_or_default();
     let one = |nic: usize| BTreeSet::from([ids[nic].to_string()]);
     assert_eq!([of(0), of(1)], [one(0), one(1)]);
@@ -383,9 +360,7 @@ async fn an_unreadable_nic_does_not_hide_the_others() {
     let broken = class.join("mlx5_broken");
     std::fs::create_dir(&broken).unwrap();
     assert!(first.exists());
-    let _kubelet = node.kubelet().await;
-    let daemon = node.daemon();
-    node.until(RDMA, 400).await;
+    let (_kubelet, daemon) = node.start(RDMA, 400).await;
     daemon.stop().await;
 }
 
@@ -397,9 +372,7 @@ async fn a_broken_nvml_hides_no_nic_and_is_waited_for_when_asked_to() {
     assert!(error.contains("driver is not loaded") && error.contains("--fail-on-init-error=false"), "{error}");
     node.options.fail_on_init_error = false;
     node.options.timings.nvml_retry = Duration::from_millis(100);
-    let _kubelet = node.kubelet().await;
-    let daemon = node.daemon();
-    node.until(RDMA, 400).await;
+    let (_kubelet, daemon) = node.start(RDMA, 400).await;
     assert_eq!(node.count(NVIDIA_GPU).await, 0);
     node.machine.fail_start(NvmlReturn::Success).unwrap();
     node.until(NVIDIA_GPU, 8).await;
@@ -411,9 +384,7 @@ async fn an_nvml_that_hangs_takes_every_gpu_out_and_no_nic_until_it_answers() {
     let mut node = TestNode::new(NodeSpec::new("hangs"));
     node.options.timings.nvml_deadline = Duration::from_millis(500);
     node.options.timings.nvml_retry = Duration::from_millis(100);
-    let _kubelet = node.kubelet().await;
-    let daemon = node.daemon();
-    node.until(NVIDIA_GPU, 8).await;
+    let (_kubelet, daemon) = node.start(NVIDIA_GPU, 8).await;
     (0..8).for_each(|gpu| node.machine.wedge(gpu).unwrap());
     node.until(NVIDIA_GPU, 0).await;
     node.machine.set_port(2, false).unwrap();
@@ -429,9 +400,7 @@ async fn a_driver_reloaded_under_the_daemon_takes_its_gpus_out_and_brings_them_b
     let mut node = TestNode::new(NodeSpec::new("reload"));
     node.options.fail_on_init_error = false;
     node.options.timings.nvml_retry = Duration::from_millis(100);
-    let _kubelet = node.kubelet().await;
-    let daemon = node.daemon();
-    node.until(NVIDIA_GPU, 8).await;
+    let (_kubelet, daemon) = node.start(NVIDIA_GPU, 8).await;
     // The library of the new driver is there, its kernel modules are not yet.
     node.machine.fail_start(NvmlReturn::LibRmVersionMismatch).unwrap();
     node.machine.fail_calls(NvmlReturn::LibRmVersionMismatch).unwrap();
@@ -463,9 +432,7 @@ async fn a_driver_updated_under_the_daemon_takes_its_gpus_out_until_it_is_loaded
     let node = TestNode::new(NodeSpec::new("updated"));
     let (old, new) = ("570.133.20", "580.65.06");
     let named = |version: &str| BTreeSet::from([format!("libcuda.so.{version}")]);
-    let _kubelet = node.kubelet().await;
-    let daemon = node.daemon();
-    node.until(NVIDIA_GPU, 8).await;
+    let (_kubelet, daemon) = node.start(NVIDIA_GPU, 8).await;
     assert_eq!(libcuda(&node), named(old));
     node.machine.update_driver(new).unwrap();
     node.until(NVIDIA_GPU, 0).await;
@@ -500,9 +467,7 @@ async fn a_driver_updated_under_the_daemon_takes_its_gpus_out_until_it_is_loaded
 #[tokio::test]
 async fn a_gpu_that_is_taken_out_and_put_back_leaves_the_list_and_returns_to_it() {
     let node = TestNode::new(NodeSpec::new("hotplug"));
-    let _kubelet = node.kubelet().await;
-    let daemon = node.daemon();
-    node.until(NVIDIA_GPU, 8).await;
+    let (_kubelet, daemon) = node.start(NVIDIA_GPU, 8).await;
     node.machine.remove(7).unwrap();
     node.until(NVIDIA_GPU, 7).await;
     node.machine.add(7).unwrap();
@@ -514,9 +479,7 @@ async fn a_gpu_that_is_taken_out_and_put_back_leaves_the_list_and_returns_to_it(
 async fn a_gpu_that_is_split_live_is_offered_as_its_instances() {
     let mut node = TestNode::new(NodeSpec::new("mig"));
     node.options.mig_strategy = MigStrategy::Mixed;
-    let _kubelet = node.kubelet().await;
-    let daemon = node.daemon();
-    node.until(NVIDIA_GPU, 8).await;
+    let (_kubelet, daemon) = node.start(NVIDIA_GPU, 8).await;
     let parts = node.machine.mig(3, &["3g.40gb", "1g.10gb", "1g.10gb"]).unwrap();
     node.until("nvidia.com/mig-1g.10gb", 2).await;
     node.until("nvidia.com/mig-3g.40gb", 1).await;
@@ -536,9 +499,7 @@ async fn a_device_in_use_is_never_dropped_from_the_list() {
     let uuid = node.machine.gpu_uuids()[6].clone();
     let id = DeviceId::parse(&uuid).unwrap();
     node.handoff.in_use.lock().unwrap().insert(NVIDIA_GPU.into(), [id.clone()].into());
-    let _kubelet = node.kubelet().await;
-    let daemon = node.daemon();
-    node.until(NVIDIA_GPU, 8).await;
+    let (_kubelet, daemon) = node.start(NVIDIA_GPU, 8).await;
     node.machine.remove(6).unwrap();
     node.until(NVIDIA_GPU, 7).await;
     let device = node.handoff.inventory.lock().unwrap().devices[&id].clone();
@@ -558,9 +519,7 @@ async fn a_failing_gpu_takes_the_id_with_it_that_stands_for_it() {
     let failing = DeviceId::parse(&uuids[2]).unwrap();
     node.handoff.in_use.lock().unwrap().insert(NVIDIA_GPU.into(), [failing.clone()].into());
     node.handoff.behind.lock().unwrap().insert(NVIDIA_GPU.into(), [(uuids[5].as_str().into(), failing)].into());
-    let _kubelet = node.kubelet().await;
-    let daemon = node.daemon();
-    node.until(NVIDIA_GPU, 8).await;
+    let (_kubelet, daemon) = node.start(NVIDIA_GPU, 8).await;
     node.machine.xid(2, 79).unwrap();
     node.until(NVIDIA_GPU, 7).await;
     let mut unhealthy = Vec::new();
@@ -582,9 +541,7 @@ async fn an_xid_is_in_the_next_list_message_without_a_poll_or_a_scan() {
     // One thread is daemon and kubelet here, and an unoptimised build takes its time over thousands of share ids.
     node.options.gpu_sharing = false;
     node.options.periods.recovery_window = Duration::from_secs(60);
-    let _kubelet = node.kubelet().await;
-    let daemon = node.daemon();
-    node.until(NVIDIA_GPU, 8).await;
+    let (_kubelet, daemon) = node.start(NVIDIA_GPU, 8).await;
     let mut took = Vec::new();
     // The list of eight ids is the whole GPUs'.
     for socket in node.sockets() {

@@ -17,9 +17,7 @@ use crate::skip::skipped;
 #[tokio::test]
 async fn malformed_oversized_and_endless_calls_do_no_harm() {
     let node = TestNode::new(NodeSpec::new("hostile"));
-    let _kubelet = node.kubelet().await;
-    let daemon = node.daemon();
-    node.until(NVIDIA_GPU, 8).await;
+    let (_kubelet, daemon) = node.start(NVIDIA_GPU, 8).await;
     let socket = node.sockets().into_iter().next().unwrap();
     assert_eq!(std::fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
 
@@ -58,9 +56,7 @@ async fn malformed_oversized_and_endless_calls_do_no_harm() {
 #[tokio::test]
 async fn silent_connections_do_not_keep_the_kubelet_out() {
     let node = TestNode::new(NodeSpec::new("silent"));
-    let kubelet = node.kubelet().await;
-    let daemon = node.daemon();
-    node.until(NVIDIA_GPU, 8).await;
+    let (kubelet, daemon) = node.start(NVIDIA_GPU, 8).await;
     let mut silent = Vec::new();
     for socket in node.sockets() {
         for _ in 0..8 {
@@ -135,9 +131,7 @@ fn attacks() -> Vec<(&'static str, Vec<u8>)> {
 async fn floods_of_frames_and_streams_leave_the_daemon_small_and_serving() {
     let mut node = TestNode::new(NodeSpec::new("floods"));
     node.options.gpu_sharing = false;
-    let _kubelet = node.kubelet().await;
-    let daemon = node.daemon();
-    node.until(NVIDIA_GPU, 8).await;
+    let (_kubelet, daemon) = node.start(NVIDIA_GPU, 8).await;
     let socket = node.sockets().into_iter().next().unwrap();
     let before = resident_kib();
     for (what, bytes) in attacks() {
@@ -179,9 +173,7 @@ async fn a_process_of_another_user_is_turned_away_even_where_the_file_lets_it_in
         return skipped("only root can become another user");
     }
     let node = TestNode::new(NodeSpec::new("stranger"));
-    let _kubelet = node.kubelet().await;
-    let daemon = node.daemon();
-    node.until(NVIDIA_GPU, 8).await;
+    let (_kubelet, daemon) = node.start(NVIDIA_GPU, 8).await;
     let socket = node.sockets().into_iter().next().unwrap();
     // As if every directory on the way to the socket were open to all.
     for path in socket.ancestors().take_while(|path| path.starts_with(node.path(""))) {

@@ -21,9 +21,7 @@ fn node() -> TestNode {
 #[tokio::test]
 async fn it_registers_every_name_without_an_api_server_and_leaves_no_socket_behind() {
     let node = node();
-    let _kubelet = node.kubelet().await;
-    let daemon = node.daemon();
-    node.until(NVIDIA_GPU, 8).await;
+    let (_kubelet, daemon) = node.start(NVIDIA_GPU, 8).await;
     node.until(RDMA, 400).await;
     for share in [
         "koordinator.sh/gpu",
@@ -43,9 +41,7 @@ async fn it_registers_every_name_without_an_api_server_and_leaves_no_socket_behi
 #[tokio::test]
 async fn a_kubelet_that_starts_again_has_every_name_back_within_a_second() {
     let node = node();
-    let kubelet = node.kubelet().await;
-    let daemon = node.daemon();
-    node.until(NVIDIA_GPU, 8).await;
+    let (kubelet, daemon) = node.start(NVIDIA_GPU, 8).await;
     let mut best = Duration::MAX;
     for _ in 0..5 {
         kubelet.restart().await.unwrap();
@@ -61,9 +57,7 @@ async fn a_kubelet_that_starts_again_has_every_name_back_within_a_second() {
 #[tokio::test]
 async fn sockets_that_are_deleted_under_a_running_kubelet_come_back() {
     let node = node();
-    let kubelet = node.kubelet().await;
-    let daemon = node.daemon();
-    node.until("koordinator.sh/gpu", 800).await;
+    let (kubelet, daemon) = node.start("koordinator.sh/gpu", 800).await;
     let before = node.sockets();
     let wiped = kubelet.wipe_plugin_sockets().unwrap();
     assert_eq!(wiped.len(), 6);
@@ -140,9 +134,7 @@ async fn a_kubelet_that_comes_late_is_waited_for() {
 #[tokio::test]
 async fn a_kubelet_that_stops_for_a_while_is_registered_with_again() {
     let node = node();
-    let kubelet = node.kubelet().await;
-    let daemon = node.daemon();
-    node.until(NVIDIA_GPU, 8).await;
+    let (kubelet, daemon) = node.start(NVIDIA_GPU, 8).await;
     kubelet.stop().await;
     node.until(NVIDIA_GPU, 0).await;
     kubelet.start_again().await.unwrap();
@@ -166,9 +158,7 @@ async fn a_kubelet_socket_behind_a_link_is_followed() {
 #[tokio::test]
 async fn a_second_daemon_waits_and_takes_over_when_the_first_ends() {
     let node = node();
-    let _kubelet = node.kubelet().await;
-    let first = node.daemon();
-    node.until(NVIDIA_GPU, 8).await;
+    let (_kubelet, first) = node.start(NVIDIA_GPU, 8).await;
     let sockets = node.sockets();
     let second = node.daemon();
     kept(|| node.sockets() == sockets && second.runs()).await;

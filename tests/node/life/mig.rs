@@ -36,9 +36,7 @@ fn reason(node: &TestNode, id: &str) -> String {
 async fn gpus_that_are_split_alike_are_offered_as_plain_gpus_under_single() {
     let node = node("single", MigStrategy::Single);
     let parts = split_all(&node, &["3g.40gb", "3g.40gb"]);
-    let _kubelet = node.kubelet().await;
-    let daemon = node.daemon();
-    node.until(NVIDIA_GPU, 8).await;
+    let (_kubelet, daemon) = node.start(NVIDIA_GPU, 8).await;
     assert_eq!(node.offered().await[NVIDIA_GPU], parts);
     let text = std::fs::read(node.path("cdi/koordinator.sh-gpu.json")).unwrap();
     let spec: Value = serde_json::from_slice(&text).unwrap();
@@ -58,9 +56,7 @@ async fn gpus_that_are_split_alike_are_offered_as_plain_gpus_under_single() {
 async fn an_error_of_a_gpu_reaches_its_parts_under_single_too() {
     let node = node("single-sick", MigStrategy::Single);
     split_all(&node, &["3g.40gb", "3g.40gb"]);
-    let _kubelet = node.kubelet().await;
-    let daemon = node.daemon();
-    node.until(NVIDIA_GPU, 8).await;
+    let (_kubelet, daemon) = node.start(NVIDIA_GPU, 8).await;
     node.machine.xid(2, 79).unwrap();
     node.until(NVIDIA_GPU, 6).await;
     node.until(NVIDIA_GPU, 8).await;
@@ -72,8 +68,7 @@ async fn profiles_that_differ_are_out_of_service_under_single_until_they_are_ali
     let node = node("several", MigStrategy::Single);
     split_all(&node, &["3g.40gb", "3g.40gb"]);
     let odd = node.machine.mig(3, &["1g.10gb"]).unwrap();
-    let _kubelet = node.kubelet().await;
-    let daemon = node.daemon();
+    let (_kubelet, daemon) = (node.kubelet().await, node.daemon());
     until("the machine is known", || node.handoff.inventory.lock().unwrap().devices.len() > 7).await;
     node.until(NVIDIA_GPU, 0).await;
     let why = reason(&node, &odd[0]);
@@ -89,9 +84,7 @@ async fn a_whole_gpu_among_split_ones_is_not_offered_under_single_and_says_why()
     for gpu in 0..3 {
         node.machine.mig(gpu, &["7g.80gb"]).unwrap();
     }
-    let _kubelet = node.kubelet().await;
-    let daemon = node.daemon();
-    node.until(NVIDIA_GPU, 3).await;
+    let (_kubelet, daemon) = node.start(NVIDIA_GPU, 3).await;
     let whole = node.machine.gpu_uuids()[3].clone();
     assert!(!node.offered().await[NVIDIA_GPU].contains(&whole));
     assert!(reason(&node, &whole).contains("not split"), "{}", reason(&node, &whole));
@@ -102,9 +95,7 @@ async fn a_whole_gpu_among_split_ones_is_not_offered_under_single_and_says_why()
 async fn a_new_partition_is_offered_without_a_restart_and_the_old_name_offers_nothing() {
     let node = node("again", MigStrategy::Mixed);
     let first = split_all(&node, &["1g.10gb"; 7]);
-    let _kubelet = node.kubelet().await;
-    let daemon = node.daemon();
-    node.until(SMALL, 28).await;
+    let (_kubelet, daemon) = node.start(SMALL, 28).await;
     let sockets = node.sockets();
     let second = split_all(&node, &["7g.80gb"]);
     node.until(WHOLE, 4).await;
@@ -124,9 +115,7 @@ async fn a_part_in_use_stays_listed_and_named_after_its_gpu_was_split_again() {
     let parts = node.machine.mig(0, &["1g.10gb", "1g.10gb"]).unwrap();
     let held = DeviceId::parse(&parts[0]).unwrap();
     node.handoff.in_use.lock().unwrap().insert(SMALL.into(), [held.clone()].into());
-    let _kubelet = node.kubelet().await;
-    let daemon = node.daemon();
-    node.until(SMALL, 2).await;
+    let (_kubelet, daemon) = node.start(SMALL, 2).await;
     node.machine.mig(0, &["7g.80gb"]).unwrap();
     node.until(SMALL, 0).await;
     assert!(!node.handoff.inventory.lock().unwrap().devices[&held].healthy);

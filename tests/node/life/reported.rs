@@ -357,8 +357,7 @@ async fn it_is_ready_with_a_device_or_when_there_is_none_for_certain() {
             std::fs::remove_dir_all(node.machine.sysfs_root().join("class")).unwrap();
         }
         node.machine.fail_start(start).unwrap();
-        let _kubelet = node.kubelet().await;
-        let daemon = node.daemon();
+        let (_kubelet, daemon) = (node.kubelet().await, node.daemon());
         let mut said = String::new();
         let begin = baton::runtime::clock::mono();
         // Until it is registered: then it is ready, or says what it lacks.
@@ -387,8 +386,7 @@ async fn a_library_that_cannot_be_loaded_is_said_and_waited_for() {
     node.options.paths.nvml_library = Some(library.clone());
     node.options.fail_on_init_error = false;
     node.options.timings.nvml_retry = std::time::Duration::from_millis(100);
-    let _kubelet = node.kubelet().await;
-    let daemon = node.daemon();
+    let (_kubelet, daemon) = (node.kubelet().await, node.daemon());
     let begin = baton::runtime::clock::mono();
     let mut said = String::new();
     while !said.contains("cannot be loaded") {

@@ -124,6 +124,13 @@ impl TestNode {
         Daemon { stop, task }
     }
 
+    /// Starts kubelet and daemon, until the kubelet has so many healthy ids of `resource`.
+    pub async fn start(&self, resource: &str, count: usize) -> (Kubelet, Daemon) {
+        let (kubelet, daemon) = (self.kubelet().await, self.daemon());
+        self.until(resource, count).await;
+        (kubelet, daemon)
+    }
+
     /// Starts the daemon as it ships, with the real hand-off.
     pub fn shipped(&self) -> Daemon {
         let stop = CancellationToken::new();
