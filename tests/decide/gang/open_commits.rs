@@ -13,7 +13,7 @@ use baton::decide::world::spec::VolumeUse;
 use super::volumes::{claims, with_claims};
 use crate::harness::gangs::{G, P, TestGangs, gang};
 use crate::harness::tyjobs::TestJobs;
-use crate::harness::{Fault, pod, wall};
+use crate::harness::{Fault, wall};
 
 const ONE: &[(&str, &str)] = &[(key::NVIDIA_GPU, "1")];
 const CPU: &[(&str, &str)] = &[("cpu", "1")];
