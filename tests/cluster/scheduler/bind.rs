@@ -5,7 +5,7 @@ use kube::ResourceExt;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::scheduler::verbs::{SchedulerCluster, until};
+use crate::scheduler::verbs::{SchedulerCluster, status, until};
 
 pub async fn http(address: std::net::SocketAddr, path: &str) -> (String, String) {
     let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
@@ -98,22 +98,9 @@ async fn sixteen_shares_on_one_node_pass_the_lock_on_without_retries() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn with_auto_and_an_exact_agent_the_binding_is_the_only_write() {
     let cluster = SchedulerCluster::with_node("n1").await;
-    let patch = baton::contract::AgentStatus {
-        version: "t".into(),
-        registered: crate::scheduler::verbs::NAMES.map(str::to_owned).to_vec(),
-        identity: Identity::Exact,
-        lockless: None,
-        exceptions: None,
-        lock: None,
-        too_many_exceptions: false,
-        ended: false,
-        unreleased: None,
-        pod_metrics: false,
-        leaving: [].into(),
-    };
     let leases: kube::Api<k8s_openapi::api::coordination::v1::Lease> =
         kube::Api::namespaced(cluster.client.clone(), "baton-system-nodes");
-    let patch = json!({"metadata": {"annotations": {key::AGENT: patch.print()}}});
+    let patch = json!({"metadata": {"annotations": {key::AGENT: status(Identity::Exact).print()}}});
     leases.patch("baton-agent-n1", &Default::default(), &kube::api::Patch::Merge(patch)).await.unwrap();
     let options =
         baton::scheduler::SchedulerOptions { node_lock: baton::decide::lock::LockMode::Auto, ..cluster.quick() };

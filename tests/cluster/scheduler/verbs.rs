@@ -46,6 +46,23 @@ impl Running {
     }
 }
 
+/// What an agent of this kind says of itself.
+pub fn status(identity: Identity) -> AgentStatus {
+    AgentStatus {
+        version: "test".into(),
+        registered: NAMES.map(str::to_owned).to_vec(),
+        identity,
+        lockless: None,
+        exceptions: None,
+        lock: None,
+        too_many_exceptions: false,
+        ended: false,
+        unreleased: None,
+        pod_metrics: false,
+        leaving: [].into(),
+    }
+}
+
 /// Waits for a condition; panics when it does not come within half a minute, naming `what`.
 pub async fn until<T, F: Future<Output = Option<T>>>(what: &str, mut check: impl FnMut() -> F) -> T {
     wait::until(what, DEADLINE, async || check().await).await
@@ -163,22 +180,8 @@ impl SchedulerCluster {
     }
 
     pub async fn beat(&self, node: &str, identity: Identity) {
-        let registered = NAMES.map(str::to_owned).to_vec();
-        let status = AgentStatus {
-            version: "test".into(),
-            registered,
-            identity,
-            lockless: None,
-            exceptions: None,
-            lock: None,
-            too_many_exceptions: false,
-            ended: false,
-            unreleased: None,
-            pod_metrics: false,
-            leaving: [].into(),
-        };
         let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
-            "metadata": {"name": AgentStatus::lease_name(node), "annotations": {key::AGENT: status.print()}},
+            "metadata": {"name": AgentStatus::lease_name(node), "annotations": {key::AGENT: status(identity).print()}},
             "spec": {"holderIdentity": node, "renewTime": format!("{:.6}", baton::runtime::clock::wall())}});
         let leases: Api<Lease> = Api::namespaced(self.client.clone(), "baton-system-nodes");
         let lease: Lease = serde_json::from_value(lease).unwrap();

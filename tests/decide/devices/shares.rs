@@ -1,10 +1,10 @@
 //! Shares of GPUs, MIG devices and NIC shares.
 
-use baton::contract::{ContainerRequest, key};
+use std::time::Duration;
+
+use baton::contract::key;
 use baton::decide::devices::{Grant, Part, PodDeviceRequest, Wishes, pick};
 use baton::decide::pod::ContainerKind::App;
-use baton::decide::pod::PodContainer;
-
 use proptest::prelude::*;
 
 use super::nodes::{MEMORY, ask, gpu, gpu_ids, gpu_minors, machine, mig, nic_minors, place, pod, pool_of, wish};
@@ -171,15 +171,10 @@ fn hostile_counts_are_refused_at_once() {
 
 #[test]
 fn what_a_dra_claim_serves_is_not_chosen_and_a_broken_rule_names_the_container() {
-    let container = |limits: &[(&str, &str)], dra_backed: &[&str]| PodContainer {
-        name: "main".into(),
-        kind: App,
-        request: ContainerRequest::judge(limits.iter().map(|(name, q)| (*name, q.parse().unwrap()))),
-        running: false,
-        started: false,
-        lacks_devices: false,
-        ended: None,
-        dra_backed: dra_backed.iter().map(|name| (*name).into()).collect(),
+    let container = |limits: &[(&str, &str)], dra_backed: &[&str]| {
+        let mut container = crate::harness::pod("p", limits, Duration::ZERO).handoff.containers[0].clone();
+        container.dra_backed = dra_backed.iter().map(|name| (*name).into()).collect();
+        container
     };
     let of = |container| PodDeviceRequest::of_containers(&[container], Wishes::default());
     assert!(of(container(&[("nvidia.com/gpu", "1")], &["nvidia.com/gpu"])).unwrap().is_empty());

@@ -8,25 +8,13 @@ use baton::decide::explain::GangView;
 use baton::decide::pod::Phase;
 use baton::decide::scheduler::Config;
 use baton::decide::world::{NodeFacts, Resources, WorldEvent};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use crate::harness::gangs::{G, P, TestGangs, end, gang};
-use crate::harness::parts::labels_of;
+use crate::harness::parts::{condition, labels_of};
 use crate::harness::{Fault, gpu_device};
 
 fn group(keys: &[&str]) -> String {
     format!("[{}]", keys.iter().map(|key| format!("\"{key}\"")).collect::<Vec<_>>().join(","))
-}
-
-fn condition(name: &str, since: jiff::Timestamp) -> Condition {
-    Condition {
-        type_: name.to_owned(),
-        status: "True".to_owned(),
-        reason: name.to_owned(),
-        message: String::new(),
-        last_transition_time: Time(since),
-        observed_generation: None,
-    }
 }
 
 fn named(name: &str) -> Vec<(String, String)> {
@@ -226,7 +214,7 @@ fn pods_made_in_the_second_of_a_former_satisfaction_need_their_minimum() {
     let since = crate::harness::wall(gangs.cluster.now);
     gangs.pod_group("ml/g", |facts| {
         facts.spec.min = Some(2);
-        facts.status.conditions = vec![condition(CONDITION_SATISFIED, since)];
+        facts.status.conditions = vec![condition(CONDITION_SATISFIED, CONDITION_SATISFIED, "", since)];
     });
     ["g-0", "g-1"].iter().for_each(|name| gangs.delete(name));
     gangs.settle();

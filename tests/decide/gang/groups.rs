@@ -10,9 +10,9 @@ use baton::contract::gang::{GangId, MatchPolicy, Mode, key::CONDITION_SATISFIED}
 use baton::decide::world::gangs::MemberState;
 use baton::decide::world::spec::VolumeUse;
 use baton::decide::world::{ClassFacts, WorldEvent};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use crate::harness::gangs::{P, TestGangs, gang};
+use crate::harness::parts::condition;
 
 fn restate_all(gangs: &mut TestGangs, prefix: &str, count: usize, keys: &[(String, String)]) {
     (0..count).for_each(|n| gangs.restate(&format!("{prefix}-{n}"), keys));
@@ -167,14 +167,6 @@ fn members_of_a_gang_that_left_keep_their_reservations_when_one_pod_is_edited() 
 fn a_pod_group_satisfied_for_a_former_group_says_nothing_of_the_present_one() {
     let mut gangs = TestGangs::new(5);
     let since = crate::harness::wall(gangs.cluster.now + Duration::from_secs(1));
-    let condition = || Condition {
-        type_: CONDITION_SATISFIED.to_owned(),
-        status: "True".to_owned(),
-        reason: "GangSatisfied".to_owned(),
-        message: String::new(),
-        last_transition_time: Time(since),
-        observed_generation: None,
-    };
     for name in ["a", "b"] {
         gangs.pod_group(&format!("ml/{name}"), |facts| facts.spec.min = Some(2));
         gangs.members(name, 2, &[(P.to_owned(), name.to_owned())]);
@@ -186,7 +178,7 @@ fn a_pod_group_satisfied_for_a_former_group_says_nothing_of_the_present_one() {
         gangs.pod_group(&format!("ml/{name}"), |facts| {
             facts.spec.min = Some(2);
             facts.annotated.groups = Some(listed(&["ml/a", "ml/b"]));
-            facts.status.conditions = vec![condition()];
+            facts.status.conditions = vec![condition(CONDITION_SATISFIED, "GangSatisfied", "", since)];
         });
     }
     gangs.member("a-9", &[(P.to_owned(), "a".to_owned())]);

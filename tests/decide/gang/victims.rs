@@ -1,17 +1,16 @@
 //! Gangs as victims: the surplus of a gang leaves first, and one more takes the whole gang along, wherever its members are.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use baton::contract::tyjob::{BasicPolicy, JobQueuePolicy, Stage};
+use baton::contract::tyjob::Stage;
 use baton::contract::{PodKey, key};
-use baton::decide::tyjob::placement::{JobFacts, JobIdentity, JobSpec};
 use baton::decide::world::spec::PodTerm;
 use baton::decide::world::{BudgetFacts, JobClaim, WorldEvent};
 
 use super::gathered::{cluster, in_pool_with, must, nodes};
 use crate::harness::gangs::{TestGangs, gang};
 use crate::harness::parts::{labels_of, near, with_label};
+use crate::harness::tyjobs::TestJobs;
 use crate::harness::wall;
 
 /// Nodes of one CPU each, and a gang of low priority on all of them.
@@ -190,29 +189,10 @@ fn the_room_of_a_preempting_gang_stays_closed_while_one_victim_is_there() {
 /// A TYJob of a leader and three workers, of which it needs one, each on a node of its own.
 fn job() -> TestGangs {
     let mut gangs = TestGangs::with(Default::default());
-    let identity = JobIdentity { key: PodKey::new("ml", "rl"), uid: "uid-rl".into() };
-    let facts = JobFacts {
-        job: identity,
-        version: 1,
-        created: wall(gangs.cluster.now),
-        deleting: false,
-        stage: Some(Stage::Running),
-        state: None,
-        attempt: 0,
-        has_address: true,
-        ended: BTreeMap::new(),
-        allocations: vec![],
-        scheduled: None,
-        spec: Ok(JobSpec {
-            priority: 5,
-            queue: JobQueuePolicy::Priority,
-            basic: BasicPolicy::BinPack,
-            min_workers: 1,
-            topology: Ok(None),
-            terminating: true,
-            parts: vec![],
-        }),
-    };
+    let mut facts = TestJobs::new().job("rl", &[], (0, &[]));
+    (facts.stage, facts.has_address) = (Some(Stage::Running), true);
+    let spec = facts.spec.as_mut().unwrap();
+    (spec.terminating, spec.parts) = (true, vec![]);
     gangs.cluster.jobs.insert(PodKey::new("ml", "rl"), facts);
     gangs.cluster.tell_job(&PodKey::new("ml", "rl"));
     for (n, name) in ["rl-learner", "rl-actor-0", "rl-actor-1", "rl-actor-2"].into_iter().enumerate() {
@@ -376,7 +356,7 @@ fn a_gang_does_not_wait_for_a_pod_that_does_not_leave() {
             gangs.of_priority(&format!("low-{n}"), 1, &[]);
         }
         gangs.wait(100);
-        let at = crate::harness::wall(gangs.cluster.now + std::time::Duration::from_secs(grace));
+        let at = wall(gangs.cluster.now + std::time::Duration::from_secs(grace));
         gangs.change("low-0", |facts| {
             facts.handoff.deleting = Some(baton::decide::pod::Deletion { at, grace_seconds: grace as i64 });
         });

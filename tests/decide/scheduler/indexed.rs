@@ -10,7 +10,7 @@ use baton::decide::world::{PodFacts, Rated, WorldEvent};
 use proptest::prelude::*;
 
 use super::scores::sets;
-use crate::harness::parts::{among, labels_of, near};
+use crate::harness::parts::{among, labels_of, near, spread};
 use crate::harness::{TestScheduler, pod};
 
 const NAMES: [&str; 6] = [key::NVIDIA_GPU, key::GPU, key::GPU_CORE, key::GPU_MEMORY_RATIO, key::GPU_SHARED, "cpu"];
@@ -93,15 +93,7 @@ fn with_trait(mut facts: PodFacts, which: usize) -> PodFacts {
         11 => spec.pods_preferred = vec![(7, near)],
         12 => spec.pods_preferred = vec![(-7, near)],
         8 | 13 => {
-            spec.spread = vec![Spread {
-                max_skew: 1,
-                topology_key: "zone".into(),
-                required: which == 8,
-                selector: near.selector,
-                min_domains: 1,
-                honor_affinity: true,
-                honor_taints: false,
-            }];
+            spec.spread = vec![Spread { required: which == 8, ..spread("x", "zone") }];
         }
         9 => spec.gates = vec!["wait".into()],
         10 => spec.wishes.hint = Some(r#"{"gpu":{"requiredTopologyScope":"PCIe"}}"#.into()),

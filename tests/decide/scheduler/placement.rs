@@ -65,23 +65,8 @@ fn with_auto_a_lock_is_written_where_the_agent_needs_one_for_that_scheduler() {
         let mut cluster = TestScheduler::with(config.clone(), DefaultSet::default());
         cluster.node("n", 8);
         let lockless = Some(lockless.iter().map(|name| (*name).to_owned()).collect());
-        let registered = vec![key::NVIDIA_GPU.to_owned()];
-        cluster.beat_status(
-            "n",
-            AgentStatus {
-                version: "1".into(),
-                registered,
-                identity: Identity::Exact,
-                lockless,
-                exceptions: None,
-                lock: None,
-                too_many_exceptions: false,
-                ended: false,
-                unreleased: None,
-                leaving: [].into(),
-                pod_metrics: false,
-            },
-        );
+        let exact = TestScheduler::status(Identity::Exact, &[key::NVIDIA_GPU]);
+        cluster.beat_status("n", AgentStatus { lockless, exceptions: None, ..exact });
         cluster.comes("a", ONE);
         assert_eq!((cluster.node_of("a"), cluster.lock_writes), (Some("n"), writes));
     }

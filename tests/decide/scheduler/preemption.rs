@@ -5,10 +5,10 @@ use std::time::Duration;
 use baton::contract::{PodKey, key};
 use baton::decide::audit::check;
 use baton::decide::pod::{Deletion, Phase};
-use baton::decide::world::spec::{Taint, TaintEffect};
+use baton::decide::world::spec::{Spread, Taint, TaintEffect};
 use baton::decide::world::{BudgetFacts, PodId, World, WorldEvent};
 
-use crate::harness::parts::{labels_of, near, with_label};
+use crate::harness::parts::{labels_of, near, spread, with_label};
 use crate::harness::{TestScheduler, pod, wall};
 
 const ONE: &[(&str, &str)] = &[(key::NVIDIA_GPU, "1")];
@@ -312,22 +312,12 @@ fn a_pod_that_keeps_away_from_a_nominated_one_does_not_take_its_node() {
 
 #[test]
 fn a_nominated_pod_fills_no_place_of_a_spread_that_must_hold() {
-    let spread = |name: &str| baton::decide::world::spec::Spread {
-        max_skew: 1,
-        topology_key: "host".to_owned(),
-        required: true,
-        selector: Some(with_label("app", name)),
-        min_domains: 1,
-        honor_affinity: true,
-        honor_taints: false,
-    };
     let mut cluster = nominated_in_a_zone(|_| {});
     let placed = |cluster: &mut TestScheduler, name: &str| {
         cluster.comes_as(name, &[("cpu", "1")], |facts| {
             facts.spec.labels = labels_of("app", "high");
             facts.spec.node_selector = labels_of("host", "two");
-            facts.spec.spread = vec![spread("high")];
-            facts.spec.spread[0].honor_affinity = false;
+            facts.spec.spread = vec![Spread { honor_affinity: false, ..spread("high", "host") }];
         });
     };
     placed(&mut cluster, "first");

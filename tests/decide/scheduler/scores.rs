@@ -14,7 +14,7 @@ use baton::decide::world::{PodFacts, Qos, Rated, WorldEvent};
 use proptest::prelude::*;
 use serde_json::json;
 
-use crate::harness::parts::{labels_of, near, with_label};
+use crate::harness::parts::{labels_of, near, spread};
 use crate::harness::{TestScheduler, gpu_device, pod};
 
 const HALF: &[(&str, &str)] = &[(key::GPU, "50")];
@@ -135,15 +135,7 @@ fn bound(cluster: &mut TestScheduler, mut facts: PodFacts, node: &str) {
 }
 
 fn anyway(topology_key: &str) -> Spread {
-    Spread {
-        max_skew: 1,
-        topology_key: topology_key.into(),
-        required: false,
-        selector: Some(with_label("app", "x")),
-        min_domains: 1,
-        honor_affinity: true,
-        honor_taints: false,
-    }
+    Spread { required: false, ..spread("x", topology_key) }
 }
 
 #[test]

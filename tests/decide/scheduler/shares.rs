@@ -1,36 +1,28 @@
 //! GPU shares with limits: which nodes serve which pods, for single pods, gangs, pods that push others out, and kube-scheduler.
 
-use std::collections::BTreeMap;
-
 use baton::contract::inventory::DeviceStatus;
 use baton::contract::{PodKey, ShareIsolation, key};
 use baton::decide::core::rules::plugins::DefaultSet;
 use baton::decide::scheduler::Config;
 use baton::decide::shares::ShareTerms;
-use baton::decide::world::{PodFacts, WorldEvent};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use baton::decide::world::PodFacts;
 
 use crate::harness::gangs::{TestGangs, gang};
-use crate::harness::{TestScheduler, gpu_device, pod, wall};
+use crate::harness::parts::{condition, labels_of};
+use crate::harness::{TestScheduler, pod, wall};
 
 const HALF: &[(&str, &str)] = &[(key::GPU, "50")];
 const WHOLE: &[(&str, &str)] = &[(key::NVIDIA_GPU, "1")];
 
 /// The node's daemon says what limits shares there, and whether that works.
 fn publish(cluster: &mut TestScheduler, node: &str, gpus: u32, isolation: ShareIsolation, broken: bool) {
-    let mut device = gpu_device(node, gpus);
-    let provider = (key::GPU_ISOLATION_PROVIDER.to_owned(), isolation.provider().to_owned());
-    device.metadata.labels = Some([provider].into());
-    let condition = broken.then(|| Condition {
-        type_: DeviceStatus::SHARES_UNAVAILABLE.to_owned(),
-        status: "True".to_owned(),
-        reason: "LimitsNotEnforced".to_owned(),
-        message: "libvgpu.so cannot be found".to_owned(),
-        last_transition_time: Time(wall(cluster.now)),
-        observed_generation: None,
+    let (said, now) = ("libvgpu.so cannot be found", wall(cluster.now));
+    let broken = broken.then(|| condition(DeviceStatus::SHARES_UNAVAILABLE, "LimitsNotEnforced", said, now));
+    let conditions = broken.into_iter().collect();
+    cluster.device(node, gpus, |device| {
+        device.metadata.labels = Some(labels_of(key::GPU_ISOLATION_PROVIDER, isolation.provider()));
+        device.status = Some(DeviceStatus { conditions, ..DeviceStatus::default() });
     });
-    device.status = Some(DeviceStatus { conditions: condition.into_iter().collect(), ..DeviceStatus::default() });
-    cluster.event(WorldEvent::Devices(Box::new(device)));
 }
 
 fn insists(facts: &mut PodFacts, provider: &str) {
@@ -99,7 +91,7 @@ fn no_pod_leaves_a_node_that_does_not_limit_shares_as_the_more_important_one_ask
         let other = if node == "free" { "held" } else { "free" };
         cluster.change_node(other, |facts| facts.unschedulable = true);
         cluster.pod_as(name, WHOLE, |facts| {
-            (facts.spec.priority, facts.spec.labels) = (1, BTreeMap::from([("app".to_owned(), name.to_owned())]));
+            (facts.spec.priority, facts.spec.labels) = (1, labels_of("app", name));
         });
         served(&mut cluster);
         cluster.change_node(other, |facts| facts.unschedulable = false);

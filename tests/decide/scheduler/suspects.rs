@@ -9,27 +9,22 @@ use baton::contract::inventory::DeviceStatus;
 use baton::contract::{DeviceType, key};
 use baton::decide::health::{Blame, ServeOutcome, Suspicion};
 use baton::decide::world::WorldEvent;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use crate::dice::Dice;
-use crate::harness::{TestScheduler, gpu_device, wall};
+use crate::harness::parts::condition;
+use crate::harness::{TestScheduler, wall};
 
 const ONE: &[(&str, &str)] = &[(key::NVIDIA_GPU, "1")];
 const ALL: &[(&str, &str)] = &[(key::NVIDIA_GPU, "8")];
 
 /// The node's daemon says that it is suspect since then, or is not.
 fn publish(cluster: &mut TestScheduler, node: &str, suspect: Option<Duration>) {
-    let mut device = gpu_device(node, 8);
-    let condition = suspect.map(|since| Condition {
-        type_: DeviceStatus::SUSPECT.to_owned(),
-        status: "True".to_owned(),
-        reason: "MachineFailedPods".to_owned(),
-        message: format!("disk of {node} full"),
-        last_transition_time: Time(wall(since)),
-        observed_generation: None,
-    });
-    device.status = Some(DeviceStatus { conditions: condition.into_iter().collect(), ..DeviceStatus::default() });
-    cluster.event(WorldEvent::Devices(Box::new(device)));
+    let message = format!("disk of {node} full");
+    let conditions: Vec<_> = suspect
+        .map(|since| condition(DeviceStatus::SUSPECT, "MachineFailedPods", &message, wall(since)))
+        .into_iter()
+        .collect();
+    cluster.device(node, 8, |device| device.status = Some(DeviceStatus { conditions, ..DeviceStatus::default() }));
 }
 
 fn nodes(count: u32) -> TestScheduler {

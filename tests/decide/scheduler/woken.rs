@@ -11,7 +11,7 @@ use baton::decide::world::spec::Spread;
 
 use super::holders::says;
 use crate::harness::gangs::{TestGangs, declared, gang};
-use crate::harness::parts::{labels_of, with_label};
+use crate::harness::parts::{labels_of, spread};
 use crate::harness::tyjobs::TestJobs;
 use crate::harness::{TestScheduler, pod, wall};
 
@@ -87,19 +87,10 @@ fn a_gang_that_asks_twice_for_the_same_gpus_starts_when_they_come_free() {
 #[test]
 fn a_pod_that_spreads_starts_when_a_pod_that_counts_no_more_is_marked_for_deletion() {
     let mut cluster = hosts(8, &["one", "two"]);
-    let spread = Spread {
-        max_skew: 1,
-        topology_key: "host".to_owned(),
-        required: true,
-        selector: Some(with_label("app", "x")),
-        min_domains: 1,
-        honor_affinity: false,
-        honor_taints: false,
-    };
     for name in ["first", "second"] {
         let mut facts = on(&cluster, name, "one", ONE);
         facts.spec.labels = labels_of("app", "x");
-        facts.spec.spread = vec![spread.clone()];
+        facts.spec.spread = vec![Spread { honor_affinity: false, ..spread("x", "host") }];
         cluster.enters(facts);
         cluster.locks.contains_key("one").then(|| cluster.agent_releases("one"));
         cluster.settle();

@@ -1,67 +1,18 @@
 //! Which jobs are tried, and what is kept of an attempt: every row.
 
-use std::collections::BTreeMap;
-
-use baton::contract::quota::PodAsk;
-use baton::contract::tyjob::{BasicPolicy, JobQueuePolicy, Role, ScheduleState, Stage};
-use baton::contract::{PodKey, PodRef};
-use baton::decide::pod::{AssignmentText, HandoffPod, Phase};
+use baton::contract::tyjob::{BasicPolicy, Role, ScheduleState, Stage};
 use baton::decide::tyjob::placement::{
-    AttemptResult, JobClass, JobFacts, JobIdentity, JobPart, JobSpec, PlacedPods, Seat, Situation, classify, verdict,
+    AttemptResult, JobClass, JobFacts, JobPart, PlacedPods, Seat, Situation, classify, verdict,
 };
-use baton::decide::world::{PodFacts, PodSpec};
-use jiff::Timestamp;
 
-fn template() -> PodFacts {
-    let handoff = HandoffPod {
-        pod: PodRef::new("ml", "template", "none"),
-        node: None,
-        scheduler_name: "".into(),
-        phase: Phase::Pending,
-        deleting: None,
-        grace_seconds: 30,
-        scheduled_condition: false,
-        resizing: false,
-        created: Timestamp::UNIX_EPOCH,
-        containers: vec![].into(),
-        assignment: AssignmentText::default(),
-    };
-    PodFacts { handoff, spec: PodSpec::default().into(), rank: None }
-}
+use crate::harness::tyjobs::TestJobs;
 
+/// A job of a leader, two workers of one set and one of another.
 fn job() -> JobFacts {
-    let part = |role, name: &str, counts| JobPart {
-        role,
-        name: name.into(),
-        counts,
-        ask: PodAsk::default(),
-        indexed: false,
-        pod: template(),
-    };
-    let parts = vec![part(Role::Leader, "learner", 1), part(Role::Worker, "actor", 2), part(Role::Worker, "eval", 1)];
-    let spec = JobSpec {
-        priority: 5,
-        queue: JobQueuePolicy::Priority,
-        basic: BasicPolicy::BinPack,
-        min_workers: 1,
-        topology: Ok(None),
-        terminating: false,
-        parts,
-    };
-    JobFacts {
-        job: JobIdentity { key: PodKey::new("ml", "rl"), uid: "u".into() },
-        version: 1,
-        created: Timestamp::UNIX_EPOCH,
-        deleting: false,
-        stage: Some(Stage::Pending),
-        state: None,
-        attempt: 0,
-        has_address: false,
-        ended: BTreeMap::new(),
-        allocations: vec![],
-        scheduled: None,
-        spec: Ok(spec),
-    }
+    let mut job = TestJobs::new().job("rl", &[], (2, &[]));
+    let parts = &mut job.spec.as_mut().unwrap().parts;
+    parts.push(JobPart { name: "eval".into(), counts: 1, ..parts[1].clone() });
+    job
 }
 
 #[test]
