@@ -4,9 +4,8 @@
 use baton::contract::{Quantity, key};
 use baton::decide::core::{GangPolicy, OnBindFailure};
 use baton::decide::scheduler::Config;
+use baton::decide::world::NodeFacts;
 use baton::decide::world::gangs::MemberState;
-use baton::decide::world::spec::VolumeUse;
-use baton::decide::world::{ClassFacts, NodeFacts, WorldEvent};
 
 use super::whole::{share, three_gangs};
 use crate::harness::Fault;
@@ -142,36 +141,6 @@ pub fn zone(gangs: &mut TestGangs, node: &str) {
     gangs.cluster.change_node(node, |facts| {
         facts.labels.insert("zone".into(), node.into());
     });
-}
-
-#[test]
-fn a_non_strict_gang_keeps_the_volume_plans_of_what_it_holds_over_failed_attempts() {
-    let mut gangs = no_nodes();
-    gangs.plain_node("a", 1, "x");
-    zone(&mut gangs, "a");
-    gangs.cluster.event(WorldEvent::Class(
-        "local".into(),
-        ClassFacts { waits: true, provisions: true, ..ClassFacts::default() },
-    ));
-    for n in 0..2 {
-        gangs.cluster.claim(&format!("c{n}"), 10, |_| ());
-        gangs.asks_as(&format!("g-{n}"), &[("cpu", "1")], &gang("g", "2", &[("mode", "NonStrict")]), |facts| {
-            facts.spec.volumes = vec![VolumeUse::Claim(format!("c{n}").as_str().into())];
-        });
-    }
-    gangs.wait(5);
-    assert_eq!(gangs.reserved("ml/g"), 1);
-    gangs.plain_node("b", 1, "x");
-    zone(&mut gangs, "b");
-    gangs.wait(3);
-    assert_eq!(gangs.count("g"), 0, "the volumes of both come first");
-    assert!(gangs.cluster.selected("c0").is_some() && gangs.cluster.selected("c1").is_some());
-    gangs.cluster.provision("c0");
-    gangs.settle();
-    assert_eq!(gangs.count("g"), 0);
-    gangs.cluster.provision("c1");
-    gangs.wait(1);
-    assert_eq!(gangs.count("g"), 2);
 }
 
 #[test]

@@ -317,13 +317,6 @@ fn of_two_pod_groups_of_one_name_that_of_sigs_counts() {
 }
 
 #[test]
-fn a_minimum_of_zero_is_no_gang_rule() {
-    let mut gangs = TestGangs::new(1);
-    gangs.come("g", 2, &gang("g", "0", &[]));
-    assert_eq!(gangs.count("g"), 1, "each by itself");
-}
-
-#[test]
 fn gangs_of_one_name_in_two_namespaces_have_nothing_to_do_with_each_other() {
     let mut gangs = TestGangs::new(8);
     gangs.members("one/g", 2, &gang("g", "2", &[]));
@@ -404,16 +397,6 @@ fn a_pod_group_that_comes_and_goes_never_makes_half_a_gang() {
     gangs.pod_group("ml/g", |facts| facts.spec.min = Some(5));
     gangs.wait(2);
     assert_eq!(gangs.count("g"), 5);
-}
-
-#[test]
-fn a_raised_minimum_leaves_bound_pods_alone() {
-    let mut gangs = TestGangs::new(4);
-    gangs.pod_group("ml/g", |facts| facts.spec.min = Some(2));
-    gangs.come("g", 2, &[(P.to_owned(), "g".to_owned())]);
-    gangs.pod_group("ml/g", |facts| facts.spec.min = Some(4));
-    gangs.wait(3);
-    assert_eq!((gangs.count("g"), gangs.cluster.evicted.len()), (2, 0));
 }
 
 #[test]
@@ -715,17 +698,6 @@ fn members_of_a_large_gang_that_come_one_by_one_cost_ten_writes_each_at_most() {
     assert!(written <= 100 * 11, "{written} writes");
     gangs.wait(70);
     assert!(gangs.condition("g-001").contains("99 of 100"), "{}", gangs.condition("g-001"));
-}
-
-#[test]
-fn every_marked_member_counts_when_the_wait_is_over() {
-    let mut gangs = TestGangs::holding(2);
-    gangs.come("g", 5, &gang("g", "5", &[("mode", "NonStrict"), ("waiting-time", "30s")]));
-    gangs.wait(40);
-    for name in ["g-0", "g-4"] {
-        let said = gangs.condition(name);
-        assert!(said.contains("5 pods are marked"), "{name}: {said}");
-    }
 }
 
 #[test]

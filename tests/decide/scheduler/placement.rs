@@ -183,18 +183,6 @@ fn an_invalid_request_says_which_rule_it_breaks_and_waits_for_no_event() {
 }
 
 #[test]
-fn a_gated_pod_goes_when_its_gates_are_gone() {
-    let mut cluster = TestScheduler::on("n", 8);
-    cluster.comes_as("a", ONE, |facts| {
-        facts.spec.gates.push("quota".into());
-    });
-    assert_eq!(cluster.node_of("a"), None);
-    cluster.change_pod("a", |facts| facts.spec.gates.clear());
-    cluster.settle();
-    assert_eq!(cluster.node_of("a"), Some("n"));
-}
-
-#[test]
 fn a_bound_pod_without_an_assignment_blocks_its_type_until_the_node_reports() {
     let mut cluster = TestScheduler::on("n", 2);
     cluster.says_nothing("n");
@@ -217,14 +205,6 @@ fn a_bound_pod_without_an_assignment_blocks_its_type_until_the_node_reports() {
     });
     cluster.event(WorldEvent::Devices(Box::new(device)));
     cluster.settle();
-    assert_eq!(cluster.devices_of("a").of(&DeviceType::Gpu)[0].minor, 1);
-}
-
-#[test]
-fn an_unhealthy_device_is_never_chosen() {
-    let mut cluster = TestScheduler::on("n", 2);
-    cluster.device("n", 2, |device| device.spec.devices[0].health = false);
-    cluster.comes("a", ONE);
     assert_eq!(cluster.devices_of("a").of(&DeviceType::Gpu)[0].minor, 1);
 }
 
