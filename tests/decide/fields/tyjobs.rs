@@ -13,6 +13,9 @@ use super::{Row, fields, judge, spec_schema};
 use crate::harness::pod;
 use crate::harness::tyjobs::TestJobs;
 
+/// The field whose values are placing policies.
+const BASIC: &str = "schedulerPolicy.basicPolicy";
+
 const ROWS: &[Row<'_>] = &[
     ("restartLimit", None, "leader 3 as pods, 3 as containers; workers 3 and 3"),
     ("restartLimit", Some("0"), "leader 0 as pods, 0 as containers; workers 0 and 0"),
@@ -69,33 +72,13 @@ const ROWS: &[Row<'_>] = &[
     ("schedulerPolicy.jobQueuePolicy", None, "old 5, new 0"),
     ("schedulerPolicy.jobQueuePolicy", Some(r#""Priority""#), "old 5, new 0"),
     ("schedulerPolicy.jobQueuePolicy", Some(r#""DRF""#), "old 0, new 4"),
-    ("schedulerPolicy.basicPolicy", None, "workers and leader on cccbc; room for half: ScheduledPartly"),
-    (
-        "schedulerPolicy.basicPolicy",
-        Some(r#""BinPack""#),
-        "workers and leader on cccbc; room for half: ScheduledPartly",
-    ),
-    ("schedulerPolicy.basicPolicy", Some(r#""Gang""#), "workers and leader on cccbc; room for half: Unscheduled"),
-    (
-        "schedulerPolicy.basicPolicy",
-        Some(r#""LeaderFirst""#),
-        "workers and leader on cccca; room for half: ScheduledPartly",
-    ),
-    (
-        "schedulerPolicy.basicPolicy",
-        Some(r#""MinFragment""#),
-        "workers and leader on bbcbb; room for half: ScheduledPartly",
-    ),
-    (
-        "schedulerPolicy.basicPolicy",
-        Some(r#""JobAffinity""#),
-        "workers and leader on bbbbb; room for half: ScheduledPartly",
-    ),
-    (
-        "schedulerPolicy.basicPolicy",
-        Some(r#""JobAntiAffinity""#),
-        "workers and leader on bcaba; room for half: ScheduledPartly",
-    ),
+    (BASIC, None, "workers and leader on cccbc; room for half: ScheduledPartly"),
+    (BASIC, Some(r#""BinPack""#), "workers and leader on cccbc; room for half: ScheduledPartly"),
+    (BASIC, Some(r#""Gang""#), "workers and leader on cccbc; room for half: Unscheduled"),
+    (BASIC, Some(r#""LeaderFirst""#), "workers and leader on cccca; room for half: ScheduledPartly"),
+    (BASIC, Some(r#""MinFragment""#), "workers and leader on bbcbb; room for half: ScheduledPartly"),
+    (BASIC, Some(r#""JobAffinity""#), "workers and leader on bbbbb; room for half: ScheduledPartly"),
+    (BASIC, Some(r#""JobAntiAffinity""#), "workers and leader on bcaba; room for half: ScheduledPartly"),
 ];
 
 #[test]
@@ -106,7 +89,7 @@ fn each_field_of_a_tyjob_is_seen_in_what_is_decided() {
     for (path, field) in [
         ("/properties/cleanPodPolicy", "cleanPodPolicy"),
         ("/properties/schedulerPolicy/properties/jobQueuePolicy", "schedulerPolicy.jobQueuePolicy"),
-        ("/properties/schedulerPolicy/properties/basicPolicy", "schedulerPolicy.basicPolicy"),
+        ("/properties/schedulerPolicy/properties/basicPolicy", BASIC),
     ] {
         let values = ROWS.iter().filter(|row| row.0 == field).filter_map(|row| row.1);
         let values: BTreeSet<&str> = values.collect();
@@ -190,17 +173,8 @@ fn look(field: &str, value: Option<&str>) -> String {
             old["spec"]["workerSets"][0]["counts"] = 4.into();
             first(&old, &job("rl"))
         }
-        "schedulerPolicy.basicPolicy" => {
-            let mut jobs = TestJobs::new();
-            for (name, used) in [("c", 8), ("b", 6), ("a", 0)] {
-                jobs.node(name, 12, 0);
-                if used > 0 {
-                    jobs.cluster.pod_as(&format!("on-{name}"), &[("cpu", &used.to_string())], |facts| {
-                        facts.handoff.node = Some(name.into());
-                        facts.handoff.scheduler_name = "other".into();
-                    });
-                }
-            }
+        BASIC => {
+            let mut jobs = TestJobs::uneven();
             let mut larger = job("rl");
             larger["spec"]["workerSets"][0]["counts"] = 4.into();
             submit(&mut jobs, &larger);

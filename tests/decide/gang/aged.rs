@@ -168,10 +168,6 @@ fn kept_nodes_take_the_gang_and_higher_priority_and_pods_without_devices_only() 
     assert_eq!((nodes.len(), gangs.reported("Earmarked")), (2, 1));
     let said = gangs.condition("big-0");
     assert!(said.contains(&format!("nodes {} are kept for it: 16 of 16 GPUs still busy", nodes.join(", "))), "{said}");
-    let on = |gangs: &TestGangs, node: &str| -> String {
-        let here = gangs.cluster.pods.values().find(|pod| pod.handoff.node.as_deref() == Some(node));
-        here.unwrap().handoff.pod.key.name.to_string()
-    };
     let first = on(&gangs, &nodes[0]);
     gangs.delete(&first);
     gangs.asks("small", &[(key::NVIDIA_GPU, "1")], &[]);

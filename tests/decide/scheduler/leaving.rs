@@ -61,6 +61,17 @@ fn silence(cluster: &mut TestScheduler, seconds: u64) {
     }
 }
 
+/// `a` is deleted by force, and `b` has its devices ten seconds later: the time alone wakes it.
+fn goes_ten_seconds_before_b(cluster: &mut TestScheduler) {
+    force(cluster, "a");
+    silence(cluster, 5);
+    cluster.beat_all();
+    silence(cluster, 4);
+    assert!(waits(cluster, "b"));
+    silence(cluster, 1);
+    assert!(!waits(cluster, "b"), "woken by the time alone");
+}
+
 fn waits(cluster: &TestScheduler, name: &str) -> bool {
     cluster.audit();
     cluster.node_of(name).is_none()
@@ -111,13 +122,7 @@ fn a_daemon_that_says_nothing_for_ten_seconds_has_seen_nothing() {
     silence(&mut cluster, 1);
     assert!(!waits(&cluster, "b"));
     let mut cluster = full();
-    force(&mut cluster, "a");
-    silence(&mut cluster, 5);
-    cluster.beat_all();
-    silence(&mut cluster, 4);
-    assert!(waits(&cluster, "b"));
-    silence(&mut cluster, 1);
-    assert!(!waits(&cluster, "b"), "woken by the time alone");
+    goes_ten_seconds_before_b(&mut cluster);
 }
 
 #[test]
@@ -177,13 +182,7 @@ fn a_pod_that_another_client_calls_failed_holds_its_devices_and_may_run_again() 
     assert!(waits(&cluster, "b"), "it is an ordinary pod again");
     // Its deletion now: a second record, not the first one's time.
     runs(&mut cluster, "a", Phase::Failed, true);
-    force(&mut cluster, "a");
-    silence(&mut cluster, 5);
-    cluster.beat_all();
-    silence(&mut cluster, 4);
-    assert!(waits(&cluster, "b"));
-    silence(&mut cluster, 1);
-    assert!(!waits(&cluster, "b"));
+    goes_ten_seconds_before_b(&mut cluster);
 }
 
 #[test]

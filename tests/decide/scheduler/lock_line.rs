@@ -16,6 +16,14 @@ use crate::harness::{Fault, TestScheduler, gpu_device, pod};
 const ONE: &[(&str, &str)] = &[(key::NVIDIA_GPU, "1")];
 const EIGHTH: &[(&str, &str)] = &[(key::GPU, "10")];
 
+/// A node, and a pod whose lock is on its way to the API server.
+pub(super) fn locking(name: &str, gpus: u32) -> TestScheduler {
+    let mut cluster = TestScheduler::on("n", gpus);
+    cluster.hold = true;
+    cluster.comes(name, ONE);
+    cluster
+}
+
 #[test]
 fn sixteen_pods_on_one_node_go_one_after_the_other_first_come_first_served() {
     let mut cluster = TestScheduler::on("n", 8);
@@ -114,9 +122,7 @@ fn a_pod_in_the_line_of_a_node_that_takes_it_no_more_goes_elsewhere() {
 
 #[test]
 fn a_lock_that_another_process_took_first_is_waited_for() {
-    let mut cluster = TestScheduler::on("n", 8);
-    cluster.hold = true;
-    cluster.comes("a", ONE);
+    let mut cluster = locking("a", 8);
     cluster.pod_as("other", ONE, |facts| facts.handoff.scheduler_name = "theirs".into());
     let time = crate::harness::wall(cluster.now);
     cluster.locks.insert("n".into(), format!("{time:.9},ml,other,uid-other"));
@@ -187,9 +193,7 @@ fn errors_that_pass_keep_the_node_and_the_reservation() {
 
 #[test]
 fn the_lock_of_a_pod_that_is_bound_and_not_shown_yet_is_not_abandoned() {
-    let mut cluster = TestScheduler::on("n", 8);
-    cluster.hold = true;
-    cluster.comes("p", ONE);
+    let mut cluster = locking("p", 8);
     cluster.deliver_one(0);
     assert_eq!((cluster.holder("n"), cluster.node_of("p")), (Some("p"), None), "locked, and its leader ends");
     // A follower has known the lock for long when it begins to lead.
@@ -209,9 +213,7 @@ fn the_lock_of_a_pod_that_is_bound_and_not_shown_yet_is_not_abandoned() {
 /// As when the write of a lock is late, and another leader locks, binds and is done meanwhile.
 #[test]
 fn a_device_assigned_by_another_leader_while_the_lock_is_written_is_not_bound() {
-    let mut cluster = TestScheduler::on("n", 1);
-    cluster.hold = true;
-    cluster.comes("late", ONE);
+    let mut cluster = locking("late", 1);
     assert!(matches!(&*cluster.held, [Effect::Lock { .. }]), "{:?}", cluster.held);
     cluster.watchful = false; // two reservations of one device
     cluster.bound_by_another("theirs", "n", 0);
@@ -283,9 +285,7 @@ fn a_binding_that_is_refused_after_one_without_an_answer_may_have_been_made() {
 
 #[test]
 fn a_resumed_bind_that_is_refused_may_have_been_made_by_the_leader_before() {
-    let mut cluster = TestScheduler::on("n", 8);
-    cluster.hold = true;
-    cluster.comes("p", ONE);
+    let mut cluster = locking("p", 8);
     cluster.deliver_one(0);
     cluster.settle();
     cluster.step_down();
@@ -362,9 +362,7 @@ fn time_in_the_line_of_a_node_is_no_time_of_trouble() {
 
 #[test]
 fn a_pod_deleted_while_its_lock_is_written_leaves_no_lock() {
-    let mut cluster = TestScheduler::on("n", 8);
-    cluster.hold = true;
-    cluster.comes("a", ONE);
+    let mut cluster = locking("a", 8);
     cluster.delete("a");
     cluster.deliver();
     cluster.settle();
@@ -373,9 +371,7 @@ fn a_pod_deleted_while_its_lock_is_written_leaves_no_lock() {
 
 #[test]
 fn a_pod_deleted_between_lock_and_bind_leaves_no_lock() {
-    let mut cluster = TestScheduler::on("n", 8);
-    cluster.hold = true;
-    cluster.comes("a", ONE);
+    let mut cluster = locking("a", 8);
     // The lock is written, the Binding is on its way when the pod goes.
     let lock = cluster.held.pop().unwrap();
     cluster.hold = false;
@@ -411,9 +407,7 @@ fn a_pod_bound_by_another_scheduler_meanwhile_is_left_alone_and_our_lock_goes() 
 
 #[test]
 fn a_recreated_pod_is_not_bound_in_place_of_the_old_one() {
-    let mut cluster = TestScheduler::on("n", 8);
-    cluster.hold = true;
-    cluster.comes("a", ONE);
+    let mut cluster = locking("a", 8);
     let mut again = pod("a", ONE, cluster.now);
     again.handoff.pod = PodRef::new("ml", "a", "uid-new");
     cluster.pods.insert(PodKey::new("ml", "a"), again);

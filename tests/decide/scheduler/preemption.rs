@@ -28,6 +28,14 @@ fn submit(cluster: &mut TestScheduler, name: &str, limits: &[(&str, &str)], prio
     cluster.settle();
 }
 
+/// A node of one GPU with `low` on it, which is evicted for `high`.
+fn high_over_low() -> TestScheduler {
+    let mut cluster = TestScheduler::on("n", 1);
+    submit(&mut cluster, "low", ONE, 1);
+    submit(&mut cluster, "high", ONE, 9);
+    cluster
+}
+
 #[test]
 fn the_least_important_pod_leaves_and_its_devices_go_to_the_pod_that_it_left_for() {
     let mut cluster = TestScheduler::on("n", 2);
@@ -69,9 +77,7 @@ fn no_pod_is_evicted_twice_while_victims_are_leaving() {
 
 #[test]
 fn the_room_is_closed_to_equal_and_lower_priority_until_the_nominated_pod_has_it() {
-    let mut cluster = TestScheduler::on("n", 1);
-    submit(&mut cluster, "low", ONE, 1);
-    submit(&mut cluster, "high", ONE, 9);
+    let mut cluster = high_over_low();
     submit(&mut cluster, "rival", ONE, 5);
     cluster.change_pod("high", |facts| facts.spec.gates = vec!["later".into()]);
     cluster.goes("low");
@@ -137,9 +143,7 @@ fn a_budget_is_kept_where_another_node_needs_none_broken_and_broken_otherwise() 
 
 #[test]
 fn a_victim_whose_eviction_was_lost_is_evicted_again() {
-    let mut cluster = TestScheduler::on("n", 1);
-    submit(&mut cluster, "low", ONE, 1);
-    submit(&mut cluster, "high", ONE, 9);
+    let mut cluster = high_over_low();
     // The API server never heard of it.
     cluster.change_pod("low", |facts| facts.handoff.deleting = None);
     cluster.wait(11);
@@ -371,9 +375,7 @@ fn a_nomination_that_was_not_written_is_tried_again_for_as_long_as_it_holds() {
 
 #[test]
 fn a_nomination_whose_removal_was_not_written_is_removed_again() {
-    let mut cluster = TestScheduler::on("n", 1);
-    submit(&mut cluster, "low", ONE, 1);
-    submit(&mut cluster, "high", ONE, 9);
+    let mut cluster = high_over_low();
     let nominated = |cluster: &TestScheduler| cluster.pods[&PodKey::new("ml", "high")].spec.nominated.clone();
     assert_eq!(nominated(&cluster).as_deref(), Some("n"));
     // The node refuses it for good, whichever pod leaves.

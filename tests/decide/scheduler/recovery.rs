@@ -6,6 +6,7 @@ use baton::contract::{PodKey, PodUid, key};
 use baton::decide::scheduler::{Effect, EffectResult, LockResult};
 use baton::decide::world::WorldEvent;
 
+use super::lock_line::locking;
 use crate::harness::{Fault, TestScheduler, pod};
 
 const ONE: &[(&str, &str)] = &[(key::NVIDIA_GPU, "1")];
@@ -43,9 +44,7 @@ fn a_lock_of_ours_that_cannot_be_resumed_goes_after_a_minute() {
 
 #[test]
 fn the_lock_of_a_bind_under_way_is_not_abandoned_however_long_its_answer_takes() {
-    let mut cluster = TestScheduler::on("n", 8);
-    cluster.hold = true;
-    cluster.comes("a", ONE);
+    let mut cluster = locking("a", 8);
     cluster.deliver_one(0);
     cluster.wait(120);
     assert_eq!((cluster.holder("n"), cluster.held.len()), (Some("a"), 1), "only the Binding is under way");
@@ -66,14 +65,6 @@ fn a_lock_of_another_schedulers_unbound_pod_is_left_until_it_expires() {
     assert_eq!((cluster.holder("n"), cluster.node_of("a")), (Some("foreign"), None));
     cluster.wait(2);
     assert_eq!(cluster.node_of("a"), Some("n"));
-}
-
-#[test]
-fn the_lock_of_a_pod_that_does_not_exist_is_taken_over_after_a_live_read() {
-    let mut cluster = TestScheduler::on("n", 8);
-    cluster.set_lock("n", &format!("{T},ml,ghost,uid-ghost"));
-    cluster.comes("a", ONE);
-    assert_eq!((cluster.node_of("a"), cluster.holder("n")), (Some("n"), Some("a")));
 }
 
 #[test]
@@ -352,9 +343,7 @@ fn a_lock_that_this_scheduler_has_removed_is_gone_before_the_watch_shows_it() {
 
 #[test]
 fn a_node_that_is_deleted_under_a_bind_is_forgotten() {
-    let mut cluster = TestScheduler::on("n", 8);
-    cluster.hold = true;
-    cluster.comes("a", ONE);
+    let mut cluster = locking("a", 8);
     assert_eq!(cluster.bind_attempts(), 1);
     let agent = WorldEvent::AgentGone("n".into());
     for event in [WorldEvent::NodeGone("n".into()), WorldEvent::DevicesGone("n".into()), agent] {

@@ -6,75 +6,25 @@ use baton::contract::tyjob::{BasicPolicy, JobQueuePolicy, ScheduleState, Stage};
 use baton::contract::{DeviceType, PodKey};
 use baton::decide::world::JobClaim;
 
-use crate::harness::pod;
 use crate::harness::tyjobs::{TestJobs, key};
 
 const CPU: &[(&str, &str)] = &[("cpu", "1")];
 
-fn nodes_of(jobs: &TestJobs, job: &str) -> Vec<(String, String)> {
-    jobs.places(job).into_iter().collect()
-}
-
-fn pairs(list: &[(&str, &str)]) -> Vec<(String, String)> {
-    list.iter().map(|(pod, node)| ((*pod).to_owned(), (*node).to_owned())).collect()
-}
-
-/// Nodes a (free), b (half used), c (two thirds used) of twelve CPUs each.
-fn uneven() -> TestJobs {
-    let mut jobs = TestJobs::new();
-    for (name, used) in [("c", 8), ("b", 6), ("a", 0)] {
-        jobs.node(name, 12, 0);
-        if used > 0 {
-            jobs.cluster.pod_as(&format!("on-{name}"), &[("cpu", &used.to_string())], |facts| {
-                facts.handoff.node = Some(name.into());
-                facts.handoff.scheduler_name = "other".into();
-            });
-        }
-    }
-    jobs
-}
-
 #[test]
 fn bin_pack_fills_the_fullest_node_first() {
-    let mut jobs = uneven();
+    let mut jobs = TestJobs::uneven();
     jobs.run("rl", CPU, (4, CPU), |_| {});
     assert_eq!(jobs.state("rl"), Some(ScheduleState::ScheduledSucceed));
-    let wanted = pairs(&[("actor-0", "c"), ("actor-1", "c"), ("actor-2", "c"), ("actor-3", "b"), ("learner", "c")]);
-    assert_eq!(nodes_of(&jobs, "rl"), wanted);
+    let (pods, nodes): (Vec<_>, Vec<_>) = jobs.places("rl").into_iter().unzip();
+    assert_eq!(pods, ["actor-0", "actor-1", "actor-2", "actor-3", "learner"]);
+    assert_eq!(nodes, ["c", "c", "c", "b", "c"]);
     assert_eq!(jobs.facts("rl").allocations[0].pod, "rl-learner", "the leader is listed first");
     jobs.check();
 }
 
 #[test]
-fn leader_first_gives_the_leader_the_emptiest_node_and_packs_the_workers() {
-    let mut jobs = uneven();
-    jobs.run("rl", CPU, (2, CPU), |spec| spec.basic = BasicPolicy::LeaderFirst);
-    assert_eq!(nodes_of(&jobs, "rl"), pairs(&[("actor-0", "c"), ("actor-1", "c"), ("learner", "a")]));
-}
-
-#[test]
-fn min_fragment_prefers_the_node_that_stays_even() {
-    let mut jobs = TestJobs::new();
-    for name in ["a", "b"] {
-        jobs.node(name, 10, 0);
-    }
-    jobs.cluster.change_node("a", |facts| facts.allocatable.memory = 100);
-    jobs.cluster.change_node("b", |facts| facts.allocatable.memory = 100);
-    // a: cpu 0.1, memory 0.1; b: cpu 0.5, memory 0.1 before the job's pod of one CPU and 10 bytes.
-    for (node, cpu) in [("a", "1"), ("b", "5")] {
-        jobs.cluster.pod_as(&format!("on-{node}"), &[("cpu", cpu), ("memory", "10")], |facts| {
-            facts.handoff.node = Some(node.into());
-        });
-    }
-    let one: &[(&str, &str)] = &[("cpu", "1"), ("memory", "10")];
-    // a: (1 - 0) * 0.2 = 0.2; b: (1 - 0.4) * 0.4 = 0.24. One more on b: a 0.2, b: (1 - 0.4) * 0.5 = 0.3.
-    jobs.run("rl", one, (1, one), |spec| spec.basic = BasicPolicy::MinFragment);
-    assert_eq!(nodes_of(&jobs, "rl"), pairs(&[("actor-0", "b"), ("learner", "b")]));
-}
-
-#[test]
 fn job_affinity_goes_where_all_of_the_job_fits_and_stays_there() {
-    let mut jobs = uneven();
+    let mut jobs = TestJobs::uneven();
     jobs.run("rl", CPU, (6, CPU), |spec| spec.basic = BasicPolicy::JobAffinity);
     let on = |jobs: &TestJobs, name: &str, node: &str, pods: usize| {
         let places = jobs.places(name);
@@ -88,14 +38,6 @@ fn job_affinity_goes_where_all_of_the_job_fits_and_stays_there() {
     // a and b take all five: a is the fuller one.
     jobs.run("three", CPU, (4, CPU), |spec| spec.basic = BasicPolicy::JobAffinity);
     on(&jobs, "three", "a", 5);
-}
-
-#[test]
-fn job_anti_affinity_spreads_and_prefers_the_emptiest_among_equals() {
-    let mut jobs = uneven();
-    jobs.run("rl", CPU, (3, CPU), |spec| spec.basic = BasicPolicy::JobAntiAffinity);
-    let wanted = pairs(&[("actor-0", "b"), ("actor-1", "c"), ("actor-2", "a"), ("learner", "a")]);
-    assert_eq!(nodes_of(&jobs, "rl"), wanted);
 }
 
 #[test]
@@ -246,7 +188,7 @@ fn an_invalid_job_and_one_that_has_ended_get_nothing() {
 
 #[test]
 fn what_is_explained_names_turn_share_ranks_and_refusals() {
-    let mut jobs = uneven();
+    let mut jobs = TestJobs::uneven();
     let large: &[(&str, &str)] = &[("cpu", "13")];
     jobs.run("rl", CPU, (3, large), |_| {});
     let reported = jobs.cluster.explain_job(&key("rl")).unwrap();

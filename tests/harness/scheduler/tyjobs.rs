@@ -45,6 +45,20 @@ impl TestJobs {
         jobs
     }
 
+    /// Nodes a (free), b (half used) and c (two thirds used) of twelve CPUs each.
+    pub fn uneven() -> Self {
+        let mut jobs = Self::new();
+        for (name, used) in [("c", "8"), ("b", "6")] {
+            jobs.node(name, 12, 0);
+            jobs.cluster.pod_as(&format!("on-{name}"), &[("cpu", used)], |facts| {
+                facts.handoff.node = Some(name.into());
+                facts.handoff.scheduler_name = "other".into();
+            });
+        }
+        jobs.node("a", 12, 0);
+        jobs
+    }
+
     /// A node of this many CPUs and GPUs, with 512 GiB.
     pub fn node(&mut self, name: &str, cpus: u32, gpus: u32) {
         self.cluster.node(name, gpus);
