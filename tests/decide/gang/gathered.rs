@@ -78,174 +78,79 @@ pub(super) fn rule(rules: &[(&str, &str)]) -> String {
     format!(r#"{{"gatherStrategy":[{}]}}"#, rules.join(","))
 }
 
-struct Row {
-    name: &'static str,
-    nodes: &'static [&'static str],
-    members: usize,
-    keys: Vec<(&'static str, String)>,
-    /// Racks of the bound members, or what a member says that waits.
-    expected: Result<&'static [&'static str], &'static str>,
-}
-
-fn row(
-    name: &'static str,
-    nodes: &'static [&'static str],
-    members: usize,
-    keys: &[(&'static str, &str)],
-    expected: Result<&'static [&'static str], &'static str>,
-) -> Row {
-    let keys = keys.iter().map(|(key, value)| (*key, (*value).to_owned())).collect();
-    Row { name, nodes, members, keys, expected }
-}
-
-fn rows() -> Vec<Row> {
-    let must = rule(&[("RackLayer", "MustGather")]);
-    let layered = rule(&[("RackLayer", "PreferGather"), (ZONE, "PreferGather")]);
-    let mixed = rule(&[("RackLayer", "PreferGather"), (ZONE, "MustGather")]);
-    let crossing = rule(&[("RackLayer", "MustGather"), (ZONE, "MustGather")]);
-    let on_a_node = rule(&[("NodeTopologyLayer", "MustGather")]);
-    let anywhere = rule(&[("ClusterTopologyLayer", "MustGather")]);
-    vec![
-        row(
-            "the rack with the least left over",
-            &["a 4 rack=r1", "b 2 rack=r2", "c 1 rack=r2"],
-            2,
-            &[(REQUIRED, RACK)],
-            Ok(&["r2"]),
-        ),
-        row(
-            "one rack of several nodes",
-            &["a 3 rack=r1", "b 2 rack=r2", "c 2 rack=r2"],
-            4,
-            &[(REQUIRED, RACK)],
-            Ok(&["r2"]),
-        ),
-        row("by the name of a layer", &["a 3 rack=r1", "b 2 rack=r2", "c 2 rack=r2"], 4, &[(SPEC, &must)], Ok(&["r2"])),
-        row(
-            "larger than any rack",
-            &["a 2 rack=r1", "b 2 rack=r2", "c 1 rack=r2"],
-            4,
-            &[(REQUIRED, RACK)],
-            Err(
-                "it must be gathered in one example.com/rack and needs room for 4 members; the largest, example.com/rack=r2, has room for 3 members when it is empty",
-            ),
-        ),
-        row(
-            "no node has the label",
-            &["a 9 zone=z"],
-            2,
-            &[(REQUIRED, RACK)],
-            Err("no node has the label example.com/rack"),
-        ),
-        row("nodes without the label do not count", &["a 9", "b 2 rack=r1"], 2, &[(REQUIRED, RACK)], Ok(&["r1"])),
-        row(
-            "nodes without the label are not used",
-            &["a 9", "b 1 rack=r1"],
-            2,
-            &[(REQUIRED, RACK)],
-            Err("has room for 1 member when it is empty"),
-        ),
-        row(
-            "what is preferred is given up",
-            &["a 2 rack=r1", "b 1 rack=r2"],
-            3,
-            &[(PREFERRED, RACK)],
-            Ok(&["r1", "r2"]),
-        ),
-        row(
-            "what is preferred is kept where it fits",
-            &["a 2 rack=r1", "b 3 rack=r2"],
-            3,
-            &[(PREFERRED, RACK)],
-            Ok(&["r2"]),
-        ),
-        row(
-            "layer by layer, the innermost first",
-            &["a 3 rack=r1 zone=z1", "b 2 rack=r2 zone=z2", "c 2 rack=r3 zone=z2"],
-            4,
-            &[(SPEC, &layered)],
-            Ok(&["r2", "r3"]),
-        ),
-        row(
-            "a required layer beside a preferred one",
-            &["a 3 rack=r1 zone=z1", "b 2 rack=r2 zone=z2", "c 2 rack=r3 zone=z2"],
-            4,
-            &[(SPEC, &mixed)],
-            Ok(&["r2", "r3"]),
-        ),
-        row(
-            "the required layer of two is never given up",
-            &["a 2 rack=r1 zone=z1", "b 1 rack=r2 zone=z2", "c 1 rack=r3 zone=z2"],
-            3,
-            &[(SPEC, &mixed)],
-            Err("and needs room for 3 members; the largest, topology.kubernetes.io/zone=z"),
-        ),
-        row(
-            "a rack that lies in two zones is two domains where both are required",
-            &["a 2 rack=r1 zone=z1", "b 2 rack=r1 zone=z2", "c 3 rack=r2 zone=z2"],
-            3,
-            &[(SPEC, &crossing)],
-            Ok(&["r2"]),
-        ),
-        row("all on one node", &["a 2 rack=r1", "b 3 rack=r2"], 3, &[(SPEC, &on_a_node)], Ok(&["r2"])),
-        row("anywhere in the cluster", &["a 2 rack=r1", "b 1"], 3, &[(SPEC, &anywhere)], Ok(&["-", "r1"])),
-        row("an empty wish", &["a 2 rack=r1", "b 1"], 3, &[(SPEC, "{}")], Ok(&["-", "r1"])),
-        row(
-            "Koordinator's annotation counts before Baton's key",
-            &["a 2 rack=r1 zone=z", "b 1 rack=r2 zone=z"],
-            3,
-            &[(SPEC, &rule(&[(ZONE, "MustGather")])), (REQUIRED, RACK)],
-            Ok(&["r1", "r2"]),
-        ),
-        row(
-            "a strategy that is none holds the gang",
-            &["a 9 rack=r1"],
-            2,
-            &[(SPEC, r#"{"gatherStrategy":[{"layer":"RackLayer","strategy":"Gather"}]}"#)],
-            Err("has no strategy; expected MustGather or PreferGather"),
-        ),
-        row(
-            "a multiple of pods is not honoured and holds the gang",
-            &["a 9 rack=r1"],
-            2,
-            &[(SPEC, r#"{"gatherStrategy":[{"layer":"RackLayer","strategy":"PreferGather","podCountMultiple":2}]}"#)],
-            Err("\"podCountMultiple: 2\" is not honoured"),
-        ),
-        row(
-            "what is no layer holds the gang",
-            &["a 9 rack=r1"],
-            2,
-            &[(REQUIRED, "one rack")],
-            Err("\"one rack\" is neither a layer nor a label"),
-        ),
-    ]
+/// The members of a gang go to these racks, or wait and say so, whether the gang accumulates or not.
+fn expect(name: &str, on: &str, members: usize, keys: Keys, expected: Result<&str, &str>) {
+    for mode in ["Strict", "NonStrict"] {
+        let mut gangs = cluster();
+        gangs.accumulating = mode == "NonStrict";
+        on.split(", ").for_each(|text| node(&mut gangs, text));
+        gangs.members("g", members, &gang("g", &members.to_string(), &[keys, &[("mode", mode)]].concat()));
+        gangs.wait(2);
+        let (said, bound) = (gangs.condition("g-0"), gangs.count("g"));
+        match expected {
+            Ok(expected) => {
+                assert_eq!(bound, members, "{name} ({mode}): {said}");
+                assert_eq!(racks(&gangs, "g").join(" "), expected, "{name} ({mode})");
+            }
+            Err(expected) => {
+                assert_eq!(bound, 0, "{name} ({mode})");
+                assert!(said.contains(expected), "{name} ({mode}): {said}");
+            }
+        }
+    }
 }
 
 #[test]
 fn each_row_of_the_table_is_placed_or_says_why_not() {
-    for row in rows() {
-        for mode in ["Strict", "NonStrict"] {
-            let mut gangs = cluster();
-            gangs.accumulating = mode == "NonStrict";
-            nodes(&mut gangs, row.nodes);
-            let mut keys: Vec<(&str, &str)> = row.keys.iter().map(|(key, value)| (*key, &**value)).collect();
-            keys.push(("mode", mode));
-            gangs.members("g", row.members, &gang("g", &row.members.to_string(), &keys));
-            gangs.wait(2);
-            let name = format!("{} ({mode})", row.name);
-            match row.expected {
-                Ok(racks) => {
-                    assert_eq!(gangs.count("g"), row.members, "{name}: {}", gangs.condition("g-0"));
-                    let racks: BTreeSet<String> = racks.iter().map(|rack| (*rack).to_owned()).collect();
-                    assert_eq!(places(&gangs, "g", RACK), racks, "{name}");
-                }
-                Err(said) => {
-                    assert_eq!(gangs.count("g"), 0, "{name}");
-                    assert!(gangs.condition("g-0").contains(said), "{name}: {}", gangs.condition("g-0"));
-                }
-            }
-        }
-    }
+    let (required, preferred) = (&[(REQUIRED, RACK)], &[(PREFERRED, RACK)]);
+    let uneven = "a 3 rack=r1, b 2 rack=r2, c 2 rack=r2";
+    expect("the rack with the least left over", "a 4 rack=r1, b 2 rack=r2, c 1 rack=r2", 2, required, Ok("r2"));
+    expect("one rack of several nodes", uneven, 4, required, Ok("r2"));
+    let said = "it must be gathered in one example.com/rack and needs room for 4 members; the largest, \
+                example.com/rack=r2, has room for 3 members when it is empty";
+    expect("larger than any rack", "a 2 rack=r1, b 2 rack=r2, c 1 rack=r2", 4, required, Err(said));
+    expect("no node has the label", "a 9 zone=z", 2, required, Err("no node has the label example.com/rack"));
+    expect("nodes without the label do not count", "a 9, b 2 rack=r1", 2, required, Ok("r1"));
+    let said = "has room for 1 member when it is empty";
+    expect("nodes without the label are not used", "a 9, b 1 rack=r1", 2, required, Err(said));
+    expect("what is preferred is given up", "a 2 rack=r1, b 1 rack=r2", 3, preferred, Ok("r1 r2"));
+    expect("what is preferred is kept where it fits", "a 2 rack=r1, b 3 rack=r2", 3, preferred, Ok("r2"));
+    let said = "\"one rack\" is neither a layer nor a label";
+    expect("what is no layer holds the gang", "a 9 rack=r1", 2, &[(REQUIRED, "one rack")], Err(said));
+}
+
+#[test]
+fn each_row_of_the_table_of_rules_is_placed_or_says_why_not() {
+    let by = |name: &str, on: &str, members: usize, spec: &str, expected: Result<&str, &str>| {
+        expect(name, on, members, &[(SPEC, spec)], expected);
+    };
+    let zones = "a 3 rack=r1 zone=z1, b 2 rack=r2 zone=z2, c 2 rack=r3 zone=z2";
+    let must = rule(&[("RackLayer", "MustGather")]);
+    by("by the name of a layer", "a 3 rack=r1, b 2 rack=r2, c 2 rack=r2", 4, &must, Ok("r2"));
+    let layered = rule(&[("RackLayer", "PreferGather"), (ZONE, "PreferGather")]);
+    by("layer by layer, the innermost first", zones, 4, &layered, Ok("r2 r3"));
+    let mixed = rule(&[("RackLayer", "PreferGather"), (ZONE, "MustGather")]);
+    by("a required layer beside a preferred one", zones, 4, &mixed, Ok("r2 r3"));
+    let small = "a 2 rack=r1 zone=z1, b 1 rack=r2 zone=z2, c 1 rack=r3 zone=z2";
+    let said = "and needs room for 3 members; the largest, topology.kubernetes.io/zone=z";
+    by("the required layer of two is never given up", small, 3, &mixed, Err(said));
+    let two = "a 2 rack=r1 zone=z1, b 2 rack=r1 zone=z2, c 3 rack=r2 zone=z2";
+    let crossing = rule(&[("RackLayer", "MustGather"), (ZONE, "MustGather")]);
+    by("a rack that lies in two zones is two domains where both are required", two, 3, &crossing, Ok("r2"));
+    let on_a_node = rule(&[("NodeTopologyLayer", "MustGather")]);
+    by("all on one node", "a 2 rack=r1, b 3 rack=r2", 3, &on_a_node, Ok("r2"));
+    let anywhere = rule(&[("ClusterTopologyLayer", "MustGather")]);
+    by("anywhere in the cluster", "a 2 rack=r1, b 1", 3, &anywhere, Ok("- r1"));
+    by("an empty wish", "a 2 rack=r1, b 1", 3, "{}", Ok("- r1"));
+    let keys: Keys = &[(SPEC, &rule(&[(ZONE, "MustGather")])), (REQUIRED, RACK)];
+    let name = "Koordinator's annotation counts before Baton's key";
+    expect(name, "a 2 rack=r1 zone=z, b 1 rack=r2 zone=z", 3, keys, Ok("r1 r2"));
+    let spec = rule(&[("RackLayer", "Gather")]);
+    let said = "has no strategy; expected MustGather or PreferGather";
+    by("a strategy that is none holds the gang", "a 9 rack=r1", 2, &spec, Err(said));
+    let spec = r#"{"gatherStrategy":[{"layer":"RackLayer","strategy":"PreferGather","podCountMultiple":2}]}"#;
+    let said = "\"podCountMultiple: 2\" is not honoured";
+    by("a multiple of pods is not honoured and holds the gang", "a 9 rack=r1", 2, spec, Err(said));
 }
 
 pub(super) fn must(name: &str, min: &str) -> Vec<(String, String)> {
