@@ -16,12 +16,6 @@ fn force(machine: &HandoffNode, ids: &[&str]) {
     machine.kubelet.controls().force_affinity(NVIDIA_GPU, ids);
 }
 
-fn events(machine: &HandoffNode, reason: &str) -> usize {
-    let mut all = machine.server().objects("events.k8s.io", "events");
-    all.extend(machine.server().objects("", "events"));
-    all.iter().filter(|event| event["reason"] == reason).count()
-}
-
 /// The state of a container, as its status tells it.
 fn state(machine: &HandoffNode, pod: &str, container: &str) -> Value {
     let object = machine.object(pod).unwrap_or_default();
@@ -43,7 +37,7 @@ async fn a_kubelet_that_forces_a_numa_node_gets_the_assignment_and_is_reported()
     assert_eq!(machine.kubelet_of("a", "main"), ["GPU-0".to_owned()].into());
     assert_eq!(machine.env("a", "main", "GPUS"), "GPU-5");
     assert_eq!(machine.agent().ledger_of("a").await, ["GPU-5"]);
-    eventually("the divergence is reported", || events(&machine, "DeviceDivergence") > 0).await;
+    eventually("the divergence is reported", || !machine.events("DeviceDivergence").is_empty()).await;
     // The scheduler goes by what was served: the device that the kubelet believes taken is free for its pod.
     force(&machine, &[]);
     machine.schedule(&gpus("b", &["GPU-0"])).await;
@@ -56,8 +50,7 @@ async fn a_kubelet_that_forces_a_numa_node_gets_the_assignment_and_is_reported()
 async fn a_preference_among_a_forced_numa_node_is_answered_with_what_is_offered() {
     let machine = HandoffNode::start().await;
     force(&machine, &["GPU-1", "GPU-2", "GPU-3"]);
-    machine.schedule(&gpus("in", &["GPU-3"])).await;
-    machine.agrees(&gpus("in", &["GPU-3"])).await;
+    machine.serves(&gpus("in", &["GPU-3"])).await;
     machine.schedule(&gpus("out", &["GPU-6"])).await;
     machine.runs("out").await;
     let held = machine.kubelet_of("out", "main");
@@ -76,17 +69,13 @@ async fn other_ids_are_refused_where_the_operator_wants_that() {
     assert!(text.contains("GPU-5") && text.contains("default/a"), "{text}");
     machine.unlocked().await;
     force(&machine, &[]);
-    let again = gpus("again", &["GPU-5"]);
-    machine.schedule(&again).await;
-    machine.agrees(&again).await;
+    machine.serves(&gpus("again", &["GPU-5"])).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pod_that_is_refused_after_its_first_call_frees_what_that_call_gave() {
     let machine = HandoffNode::start().await;
-    let holder = gpus("holder", &["GPU-2"]);
-    machine.schedule(&holder).await;
-    machine.agrees(&holder).await;
+    machine.serves(&gpus("holder", &["GPU-2"])).await;
     let gpu = [(NVIDIA_GPU, 1)];
     let half =
         pod("half", vec![container("m1", App, &gpu, &[("GPU-1", 100)]), container("m2", App, &gpu, &[("GPU-2", 100)])]);
@@ -95,9 +84,7 @@ async fn a_pod_that_is_refused_after_its_first_call_frees_what_that_call_gave() 
     assert!(text.contains("container m2") && text.contains("held by default/holder"), "{text}");
     machine.unlocked().await;
     machine.forgotten("half").await;
-    let next = gpus("next", &["GPU-1"]);
-    machine.schedule(&next).await;
-    machine.agrees(&next).await;
+    machine.serves(&gpus("next", &["GPU-1"])).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -121,9 +108,7 @@ async fn the_barrier_keeps_a_container_with_other_devices_from_starting() {
     machine.delete("a").await;
     machine.forgotten("a").await;
     force(&machine, &[]);
-    let again = gpus("a", &["GPU-5"]);
-    machine.schedule(&again).await;
-    machine.agrees(&again).await;
+    machine.serves(&gpus("a", &["GPU-5"])).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -163,18 +148,16 @@ async fn a_start_that_was_refused_comes_about_at_a_later_try() {
 async fn a_status_that_names_other_devices_is_told_once() {
     use kube::api::{Patch, PatchParams};
     let machine = HandoffNode::start().await;
-    let a = gpus("a", &["GPU-5"]);
-    machine.schedule(&a).await;
-    machine.agrees(&a).await;
+    machine.serves(&gpus("a", &["GPU-5"])).await;
     let resources = |object: &Value| object["status"]["containerStatuses"][0]["allocatedResourcesStatus"].clone();
     eventually("the kubelet's own status names the device", || {
         machine.object("a").is_some_and(|pod| resources(&pod)[0]["resources"][0]["resourceID"] == "GPU-5")
     })
     .await;
-    assert_eq!(events(&machine, "DeviceDivergence"), 0);
+    assert_eq!(machine.events("DeviceDivergence").len(), 0);
     let mut status = machine.object("a").unwrap()["status"].clone();
     status["containerStatuses"][0]["allocatedResourcesStatus"][0]["resources"][0]["resourceID"] = json!("GPU-1");
     let patch = json!({"status": {"containerStatuses": status["containerStatuses"]}});
     machine.pods().patch_status("a", &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
-    eventually("the divergence is reported", || events(&machine, "DeviceDivergence") == 1).await;
+    eventually("the divergence is reported", || machine.events("DeviceDivergence").len() == 1).await;
 }

@@ -33,17 +33,14 @@ async fn after_a_restart_the_lock_of_a_served_pod_is_released_and_the_ledger_goe
     let began = baton::runtime::clock::mono();
     machine.agrees(&a).await;
     println!("lock gone {:?} after the restart", baton::runtime::clock::mono() - began);
-    let b = gpus("b", &["GPU-5"]);
-    machine.schedule(&b).await;
+    machine.schedule(&gpus("b", &["GPU-5"])).await;
     assert!(machine.refused("b").await.contains("held by default/a"), "no device twice");
 }
 
 /// The pod `a` runs with GPU-5, and the agent has ended and has no ledger.
 async fn stopped_without_ledger() -> HandoffNode {
     let mut machine = HandoffNode::start().await;
-    let a = gpus("a", &["GPU-5"]);
-    machine.schedule(&a).await;
-    machine.agrees(&a).await;
+    machine.serves(&gpus("a", &["GPU-5"])).await;
     machine.stop_agent().await;
     machine.lose_ledger();
     machine
@@ -54,8 +51,7 @@ async fn a_lost_ledger_is_rebuilt_from_the_kubelet() {
     let mut machine = stopped_without_ledger().await;
     machine.start_agent().await;
     machine.agrees(&gpus("a", &["GPU-5"])).await;
-    let b = gpus("b", &["GPU-5"]);
-    machine.schedule(&b).await;
+    machine.schedule(&gpus("b", &["GPU-5"])).await;
     assert!(machine.refused("b").await.contains("held by default/a"), "no device twice");
     machine.unlocked().await;
 }
@@ -79,8 +75,7 @@ async fn a_kubelet_without_its_checkpoint_asks_for_no_container_that_starts_agai
     let side = |name, device| {
         pod(name, vec![container("side", Sidecar, &gpu, &[(device, 100)]), container("main", App, &[], &[])])
     };
-    let uid = machine.schedule(&side("a", "GPU-5")).await;
-    machine.agrees(&side("a", "GPU-5")).await;
+    let uid = machine.serves(&side("a", "GPU-5")).await;
     machine.kubelet.stop().await;
     machine.agent().registered(false).await;
     std::fs::remove_file(machine.kubelet.options().checkpoint_file()).unwrap();
@@ -100,8 +95,7 @@ async fn a_kubelet_without_its_checkpoint_asks_for_no_container_that_starts_agai
         .await;
     assert_eq!(machine.kubelet.answered_at(uid.as_str(), "side", NVIDIA_GPU), None, "no call came");
     assert_eq!(machine.agent().ledger_of("a").await, ["GPU-5"], "it stays the pod's");
-    machine.schedule(&side("b", "GPU-6")).await;
-    machine.agrees(&side("b", "GPU-6")).await;
+    machine.serves(&side("b", "GPU-6")).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -123,22 +117,18 @@ async fn a_throttled_kubelet_leaves_time_for_the_live_reads_that_a_silent_watch_
 async fn without_pod_resources_the_lock_identifies() {
     let machine = HandoffNode::start().await;
     machine.kubelet.controls().set_pod_resources(PodResourcesMode::Absent);
-    let a = gpus("a", &["GPU-2"]);
-    machine.schedule(&a).await;
-    machine.agrees(&a).await;
+    machine.serves(&gpus("a", &["GPU-2"])).await;
     let gpu = [(NVIDIA_GPU, 1)];
     let b =
         pod("b", vec![container("m1", App, &gpu, &[("GPU-4", 100)]), container("m2", App, &gpu, &[("GPU-3", 100)])]);
-    machine.schedule(&b).await;
-    machine.agrees(&b).await;
+    machine.serves(&b).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_kubelet_that_asks_for_no_preference_is_still_given_the_assignment() {
     let machine = HandoffNode::start().await;
     machine.kubelet.controls().skip_preferred_allocation(true);
-    let a = gpus("a", &["GPU-6"]);
-    machine.schedule(&a).await;
+    machine.schedule(&gpus("a", &["GPU-6"])).await;
     machine.runs("a").await;
     machine.unlocked().await;
     assert_eq!(machine.env("a", "main", "GPUS"), "GPU-6");
@@ -149,17 +139,14 @@ async fn a_kubelet_that_asks_for_no_preference_is_still_given_the_assignment() {
 async fn a_kubelet_restart_keeps_ids_and_the_next_pod_is_served() {
     let machine = HandoffNode::start().await;
     let a = gpus("a", &["GPU-6"]);
-    machine.schedule(&a).await;
-    machine.agrees(&a).await;
+    machine.serves(&a).await;
     machine.kubelet.restart().await.unwrap();
     machine.agrees(&a).await;
     eventually("the node offers its devices again", || {
         machine.server().objects("", "nodes")[0]["status"]["allocatable"][NVIDIA_GPU] == "8"
     })
     .await;
-    let b = gpus("b", &["GPU-7"]);
-    machine.schedule(&b).await;
-    machine.agrees(&b).await;
+    machine.serves(&gpus("b", &["GPU-7"])).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -240,9 +227,7 @@ fn live_reads(machine: &HandoffNode) -> u64 {
 /// Serves a pod, and counts the pods that were read one by one for it.
 async fn reads_of(machine: &HandoffNode, name: &'static str) -> u64 {
     let before = live_reads(machine);
-    let spec = gpus(name, &["GPU-1"]);
-    machine.schedule(&spec).await;
-    machine.agrees(&spec).await;
+    machine.serves(&gpus(name, &["GPU-1"])).await;
     let reads = live_reads(machine) - before;
     machine.delete(name).await;
     machine.forgotten(name).await;

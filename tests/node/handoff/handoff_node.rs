@@ -160,6 +160,25 @@ impl HandoffNode {
         uid
     }
 
+    /// The pod is scheduled, and gets what it was assigned.
+    pub async fn serves(&self, spec: &PodSpec) -> PodUid {
+        let uid = self.schedule(spec).await;
+        self.agrees(spec).await;
+        uid
+    }
+
+    /// The pod is bound, and its node was never locked for it.
+    pub async fn bind_without_lock(&self, spec: &PodSpec) {
+        let uid = self.create(spec).await;
+        self.bind(spec, &uid, clock::wall()).await;
+    }
+
+    /// The events for this reason.
+    pub fn events(&self, reason: &str) -> Vec<Value> {
+        let all = [self.server().objects("events.k8s.io", "events"), self.server().objects("", "events")].concat();
+        all.into_iter().filter(|event| event["reason"] == reason).collect()
+    }
+
     pub async fn delete(&self, pod: &str) {
         self.pods().delete(pod, &DeleteParams::default()).await.unwrap();
         eventually("the pod is gone", || self.object(pod).is_none()).await;

@@ -55,9 +55,7 @@ async fn half_a_gpu_and_two_gpus_with_a_nic_of_koord_scheduler_are_served_exactl
     assert_eq!(machine.env("joint", "main", "GPUS"), "GPU-2,GPU-3");
     assert_eq!(machine.env("joint", "main", "NICS"), nic);
     // The next pod of Baton's scheduler, under the lock, beside them.
-    let ours = gpus("ours", &["GPU-0"]);
-    machine.schedule(&ours).await;
-    machine.agrees(&ours).await;
+    machine.serves(&gpus("ours", &["GPU-0"])).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

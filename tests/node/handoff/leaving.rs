@@ -2,7 +2,6 @@
 //! processes of the simulated runtime, which no daemon sees.
 
 use baton::contract::{PodUid, key};
-use baton::decide::handoff::AllocatePolicy;
 use baton::runtime::clock;
 use baton::sim::kubelet::PodResourcesMode;
 use kube::api::{DeleteParams, Patch, PatchParams};
@@ -13,14 +12,9 @@ use super::handoff_node::{DEADLINE, HandoffNode, eventually};
 use super::pods::Kind::App;
 use super::pods::{PodSpec, container, gpus, pod};
 
-async fn start() -> HandoffNode {
-    HandoffNode::with(AllocatePolicy::default()).await
-}
-
 /// The pod runs, its process cannot be killed, and it is deleted by force.
 async fn leaves(machine: &HandoffNode, spec: &PodSpec) -> PodUid {
-    let uid = machine.schedule(spec).await;
-    machine.agrees(spec).await;
+    let uid = machine.serves(spec).await;
     assert!(machine.kubelet.freeze(uid.as_str()));
     let force = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
     machine.pods().delete(spec.name, &force).await.unwrap();
@@ -30,11 +24,11 @@ async fn leaves(machine: &HandoffNode, spec: &PodSpec) -> PodUid {
 
 /// The pod's container waits, and an event names the pod that it waits for.
 async fn waits_for(machine: &HandoffNode, pod: &str, user: &str) {
-    let all = || [machine.server().objects("events.k8s.io", "events"), machine.server().objects("", "events")].concat();
+    let all = || machine.events("DevicesStillUsed");
     let about = |event: &serde_json::Value| {
         let of = if event["regarding"].is_null() { &event["involvedObject"] } else { &event["regarding"] };
         let note = if event["note"].is_null() { &event["message"] } else { &event["note"] };
-        event["reason"] == "DevicesStillUsed" && of["name"] == pod && note.as_str().is_some_and(|of| of.contains(user))
+        of["name"] == pod && note.as_str().is_some_and(|of| of.contains(user))
     };
     let until = clock::mono() + DEADLINE;
     while !all().iter().any(about) {
@@ -61,15 +55,14 @@ fn never_twice(machine: &HandoffNode) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_container_of_the_next_pod_waits_for_the_processes_of_one_deleted_by_force() {
-    let machine = start().await;
+    let machine = HandoffNode::start().await;
     let (a, b, c) = (gpus("a", &["GPU-0", "GPU-1"]), gpus("b", &["GPU-1", "GPU-2"]), gpus("c", &["GPU-3"]));
     let uid = leaves(&machine, &a).await;
     machine.schedule(&b).await;
     machine.unlocked().await;
     waits_for(&machine, "b", "default/a").await;
     // Calls and starts of other pods go on.
-    machine.schedule(&c).await;
-    machine.agrees(&c).await;
+    machine.serves(&c).await;
     assert!(machine.kubelet.thaw(uid.as_str()));
     machine.agrees(&b).await;
     machine.forgotten("a").await;
@@ -78,7 +71,7 @@ async fn the_container_of_the_next_pod_waits_for_the_processes_of_one_deleted_by
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn starts_that_wait_keep_no_call_waiting() {
-    let machine = start().await;
+    let machine = HandoffNode::start().await;
     let uid = leaves(&machine, &gpus("a", &["GPU-0"])).await;
     let names: [&'static str; 24] = [
         "s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8", "s9", "s10", "s11", "s12", "s13", "s14", "s15", "s16",
@@ -91,9 +84,7 @@ async fn starts_that_wait_keep_no_call_waiting() {
     }
     machine.unlocked().await;
     waits_for(&machine, "s23", "default/a").await;
-    let b = gpus("b", &["GPU-1"]);
-    machine.schedule(&b).await;
-    machine.agrees(&b).await;
+    machine.serves(&gpus("b", &["GPU-1"])).await;
     assert!(machine.kubelet.thaw(uid.as_str()));
     for name in names {
         machine.runs(name).await;
@@ -102,7 +93,7 @@ async fn starts_that_wait_keep_no_call_waiting() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_successor_of_the_same_name_waits_for_its_predecessors_processes() {
-    let machine = start().await;
+    let machine = HandoffNode::start().await;
     let a = gpus("a", &["GPU-0"]);
     let uid = leaves(&machine, &a).await;
     machine.schedule(&a).await;
@@ -114,10 +105,9 @@ async fn a_successor_of_the_same_name_waits_for_its_predecessors_processes() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_phase_that_another_client_writes_frees_no_device() {
-    let machine = start().await;
+    let machine = HandoffNode::start().await;
     let (a, b) = (gpus("a", &["GPU-0"]), gpus("b", &["GPU-0"]));
-    machine.schedule(&a).await;
-    machine.agrees(&a).await;
+    machine.serves(&a).await;
     let failed = Patch::Merge(json!({"status": {"phase": "Failed", "reason": "Gone"}}));
     machine.pods().patch_status("a", &PatchParams::default(), &failed).await.unwrap();
     machine.schedule(&b).await;
@@ -131,7 +121,7 @@ async fn a_phase_that_another_client_writes_frees_no_device() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_daemon_that_starts_again_knows_which_processes_run_on() {
     for (ledger_lost, list_is_written) in [(false, false), (true, false), (true, true)] {
-        let mut machine = start().await;
+        let mut machine = HandoffNode::start().await;
         let (a, b) = (gpus("a", &["GPU-0"]), gpus("b", &["GPU-0"]));
         let uid = leaves(&machine, &a).await;
         machine.stop_agent().await;

@@ -14,9 +14,7 @@ async fn a_call_under_a_foreign_lock_is_refused_and_the_lock_stays() {
     let uid_of_foreign = machine.create(&foreign).await;
     machine.lock("foreign", &uid_of_foreign).await;
     let held = machine.lock_now();
-    let a = gpus("a", &["GPU-0"]);
-    let uid = machine.create(&a).await;
-    machine.bind(&a, &uid, baton::runtime::clock::wall()).await;
+    machine.bind_without_lock(&gpus("a", &["GPU-0"])).await;
     let text = machine.refused("a").await;
     assert!(text.contains("code = FailedPrecondition") && text.contains("default/a, container main"), "{text}");
     assert!(text.contains("is another pod's"), "{text}");
@@ -40,8 +38,7 @@ async fn a_forged_annotation_of_a_pinned_pod_is_refused() {
 async fn under_auto_a_scheduled_pod_needs_no_lock() {
     let machine = HandoffNode::with(AllocatePolicy { lock: LockMode::Auto, ..AllocatePolicy::default() }).await;
     let a = gpus("a", &["GPU-3"]);
-    let uid = machine.create(&a).await;
-    machine.bind(&a, &uid, baton::runtime::clock::wall()).await;
+    machine.bind_without_lock(&a).await;
     machine.agrees(&a).await;
 }
 
@@ -62,14 +59,7 @@ async fn the_lock_goes_with_an_unusable_assignment_and_with_a_holder_that_is_gon
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_refusal_is_told_as_an_event_on_the_pod() {
     let machine = HandoffNode::start().await;
-    let a = gpus("a", &["GPU-0"]);
-    let uid = machine.create(&a).await;
-    machine.bind(&a, &uid, baton::runtime::clock::wall()).await;
+    machine.bind_without_lock(&gpus("a", &["GPU-0"])).await;
     machine.refused("a").await;
-    eventually("the event is written", || {
-        let mut events = machine.server().objects("events.k8s.io", "events");
-        events.extend(machine.server().objects("", "events"));
-        events.iter().any(|event| event["reason"] == "AllocateRefused")
-    })
-    .await;
+    eventually("the event is written", || !machine.events("AllocateRefused").is_empty()).await;
 }

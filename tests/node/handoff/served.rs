@@ -9,9 +9,7 @@ use super::pods::{container, gpus, pod};
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_gpu_goes_to_its_pod_and_the_lock_goes_away() {
     let machine = HandoffNode::start().await;
-    let spec = gpus("a", &["GPU-5"]);
-    machine.schedule(&spec).await;
-    machine.agrees(&spec).await;
+    machine.serves(&gpus("a", &["GPU-5"])).await;
     assert_eq!(machine.env("a", "main", "GPUS"), "GPU-5");
     let writes = machine.server().counts().writes("nodes");
     println!("writes to nodes, kubelet's included: {writes}");
@@ -23,8 +21,7 @@ async fn two_containers_get_their_own_devices() {
     let gpu = [(NVIDIA_GPU, 1)];
     let spec =
         pod("two", vec![container("m1", App, &gpu, &[("GPU-6", 100)]), container("m2", App, &gpu, &[("GPU-1", 100)])]);
-    machine.schedule(&spec).await;
-    machine.agrees(&spec).await;
+    machine.serves(&spec).await;
     assert_eq!(machine.env("two", "m1", "GPUS"), "GPU-6");
     assert_eq!(machine.env("two", "m2", "GPUS"), "GPU-1");
 }
@@ -40,8 +37,7 @@ async fn init_sidecar_and_main_share_and_differ_as_they_should() {
             container("main", App, &[(NVIDIA_GPU, 2)], &[("GPU-3", 100), ("GPU-7", 100)]),
         ],
     );
-    machine.schedule(&spec).await;
-    machine.agrees(&spec).await;
+    machine.serves(&spec).await;
     let (side, main) = (machine.kubelet_of("family", "side"), machine.kubelet_of("family", "main"));
     assert!(side.is_disjoint(&main), "{side:?} {main:?}");
     let list = |container: &str| machine.env("family", container, "GPUS").split(',').map(str::to_owned).collect();
@@ -57,8 +53,7 @@ async fn two_shares_live_on_one_gpu() {
         pod("s2", vec![container("main", App, &half, &[("GPU-4", 50)])]),
     ];
     for spec in &specs {
-        machine.schedule(spec).await;
-        machine.agrees(spec).await;
+        machine.serves(spec).await;
         assert_eq!(machine.env(spec.name, "main", "GPUS"), "GPU-4");
     }
     let third = pod("s3", vec![container("main", App, &half, &[("GPU-4", 50)])]);
@@ -75,8 +70,7 @@ async fn gpus_and_nics_come_together() {
     let plan =
         [("GPU-0", 100), ("GPU-1", 100), ("GPU-2", 100), ("GPU-3", 100), ("0000:02:00.0", 100), ("0000:01:00.0", 100)];
     let spec = pod("joint", vec![container("main", App, &limits, &plan)]);
-    machine.schedule(&spec).await;
-    machine.agrees(&spec).await;
+    machine.serves(&spec).await;
     assert_eq!(machine.env("joint", "main", "NICS"), "0000:02:00.0,0000:01:00.0");
 }
 
@@ -90,8 +84,7 @@ async fn a_share_of_every_nic_and_a_count_of_nics_are_served_as_planned() {
     let mut two = pod("two", vec![container("main", App, &[(RDMA, 2)], &plan(&nics[..2], 1))]);
     two.hint = Some(r#"{"rdma":{"allocateStrategy":"RequestsAsCount"}}"#);
     for (spec, served) in [(&every, nics.join(",")), (&two, nics[..2].join(","))] {
-        machine.schedule(spec).await;
-        machine.agrees(spec).await;
+        machine.serves(spec).await;
         assert_eq!(machine.env(spec.name, "main", "NICS"), served);
     }
 }
@@ -113,13 +106,9 @@ async fn pods_bound_in_reverse_order_of_creation_get_their_own_devices() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pod_created_again_under_the_same_name_gets_its_new_devices() {
     let machine = HandoffNode::start().await;
-    let first = gpus("web-0", &["GPU-1"]);
-    machine.schedule(&first).await;
-    machine.agrees(&first).await;
+    machine.serves(&gpus("web-0", &["GPU-1"])).await;
     machine.delete("web-0").await;
-    let second = gpus("web-0", &["GPU-2"]);
-    machine.schedule(&second).await;
-    machine.agrees(&second).await;
+    machine.serves(&gpus("web-0", &["GPU-2"])).await;
     assert_eq!(machine.env("web-0", "main", "GPUS"), "GPU-2");
 }
 
@@ -138,7 +127,5 @@ async fn a_row_of_pods_and_the_next_generation_keep_their_devices_apart() {
     for spec in &specs[..4] {
         machine.delete(spec.name).await;
     }
-    let next = gpus("next", &["GPU-0", "GPU-2", "GPU-5", "GPU-7"]);
-    machine.schedule(&next).await;
-    machine.agrees(&next).await;
+    machine.serves(&gpus("next", &["GPU-0", "GPU-2", "GPU-5", "GPU-7"])).await;
 }
