@@ -2,27 +2,20 @@
 
 use baton::agent::options::MigStrategy;
 use baton::contract::key::{NVIDIA_GPU, RDMA};
-use baton::runtime::admin::AdminListen;
 use baton::sim::hardware::NodeSpec;
 use serde_json::Value;
 
-use super::reported::{free_port, get};
+use super::reported::{get, readiness};
 use super::schema::Schema;
 use super::test_node::{TestNode, until};
-
-fn read(node: &TestNode, name: &str) -> Value {
-    serde_json::from_slice(&std::fs::read(node.path("cdi").join(name)).unwrap()).unwrap()
-}
 
 #[tokio::test]
 async fn both_files_keep_the_rules_of_the_format_and_name_every_device() {
     let node = TestNode::new(NodeSpec::new("cdi"));
     let (_kubelet, daemon) = node.start(NVIDIA_GPU, 8).await;
-    let gpu = read(&node, "koordinator.sh-gpu.json");
-    let rdma = read(&node, "koordinator.sh-rdma.json");
-    for spec in [&gpu, &rdma] {
-        check(spec);
-    }
+    let (gpu, rdma) = (node.cdi_spec("gpu"), node.cdi_spec("rdma"));
+    check(&gpu);
+    check(&rdma);
     let names = |spec: &Value| -> Vec<String> {
         spec["devices"].as_array().unwrap().iter().map(|d| d["name"].as_str().unwrap().to_owned()).collect()
     };
@@ -46,9 +39,7 @@ async fn files_that_a_reboot_took_away_stand_again_before_the_kubelet_is_registe
     std::fs::remove_dir_all(node.path("cdi")).unwrap();
     let daemon = node.daemon();
     until("it listens", || !node.sockets().is_empty()).await;
-    for file in ["koordinator.sh-gpu.json", "koordinator.sh-rdma.json"] {
-        check(&read(&node, file));
-    }
+    ["gpu", "rdma"].iter().for_each(|kind| check(&node.cdi_spec(kind)));
     kubelet.start_again().await.unwrap();
     node.until(RDMA, 400).await;
     daemon.stop().await;
@@ -61,7 +52,7 @@ async fn the_file_of_split_gpus_keeps_the_rules_of_the_format() {
     node.options.gpu_sharing = false;
     let parts = node.machine.mig(2, &["3g.40gb", "1c.3g.40gb", "1c.3g.40gb"]).unwrap();
     let (_kubelet, daemon) = node.start(NVIDIA_GPU, 7).await;
-    let gpu = read(&node, "koordinator.sh-gpu.json");
+    let gpu = node.cdi_spec("gpu");
     check(&gpu);
     let names: Vec<&str> =
         gpu["devices"].as_array().unwrap().iter().map(|device| device["name"].as_str().unwrap()).collect();
@@ -72,8 +63,7 @@ async fn the_file_of_split_gpus_keeps_the_rules_of_the_format() {
 #[tokio::test]
 async fn a_machine_without_devices_has_no_name_and_no_file_and_gets_them_with_its_devices() {
     let mut node = TestNode::new(NodeSpec::new("cdi-empty"));
-    let address = free_port();
-    node.options.ports.listen = AdminListen::At(address);
+    let address = node.listens();
     node.options.gpu_sharing = false;
     for gpu in 0..8 {
         node.machine.remove(gpu).unwrap();
@@ -82,13 +72,7 @@ async fn a_machine_without_devices_has_no_name_and_no_file_and_gets_them_with_it
     let aside = node.machine.sysfs_root().join("class/aside");
     std::fs::rename(&nics, &aside).unwrap();
     let (_kubelet, daemon) = (node.kubelet().await, node.daemon());
-    let begin = baton::runtime::clock::mono();
-    let mut said = String::new();
-    while !said.contains("nothing to register") {
-        assert!(baton::runtime::clock::mono() - begin < super::test_node::PATIENCE, "{said}");
-        tokio::task::yield_now().await;
-        said = get(address, "/readyz").await;
-    }
+    let said = readiness(address, &["nothing to register"]).await;
     assert!(said.contains("200 OK"), "{said}");
     assert!(get(address, "/livez").await.contains("200 OK"));
     // The kubelet would refuse pods whose limit of a name is zero where the name is registered and has no healthy device.
@@ -100,9 +84,7 @@ async fn a_machine_without_devices_has_no_name_and_no_file_and_gets_them_with_it
     std::fs::rename(&aside, &nics).unwrap();
     node.until(RDMA, 400).await;
     node.until(NVIDIA_GPU, 1).await;
-    for file in ["koordinator.sh-gpu.json", "koordinator.sh-rdma.json"] {
-        check(&read(&node, file));
-    }
+    ["gpu", "rdma"].iter().for_each(|kind| check(&node.cdi_spec(kind)));
     daemon.stop().await;
 }
 

@@ -8,12 +8,9 @@ use baton::contract::key::RDMA;
 use baton::contract::podresources::GetPodResourcesRequest;
 use baton::contract::podresources::pod_resources_lister_client::PodResourcesListerClient;
 use baton::sim::hardware::NodeSpec;
-use k8s_openapi::api::core::v1::Pod;
-use kube::Api;
-use kube::api::PostParams;
 use serde_json::{Value, json};
 
-use super::reported::cluster;
+use super::reported::reporting;
 use super::test_node::{PATIENCE, TestNode, until};
 
 const NAME: &str = "example.com/rdma-vf";
@@ -22,32 +19,20 @@ const NAME: &str = "example.com/rdma-vf";
 async fn a_function_has_its_address_as_id_for_the_cni_and_is_given_in_no_other_way() {
     let mut node = TestNode::new(NodeSpec { vfs_per_nic: 2, ..NodeSpec::new("functions") });
     node.options.rdma_vf_resource = NAME.into();
-    let cluster = cluster(&mut node).await;
-    let daemon = node.shipped();
+    let (cluster, daemon) = reporting(&mut node).await;
     node.until(NAME, 8).await;
     let offered = node.offered().await;
     assert!(!offered.contains_key(RDMA), "every NIC of the node has functions: {:?}", offered.keys());
     let all = node.machine.nic_addresses();
     let functions: BTreeSet<String> = all.chunks(3).flat_map(|nic| &nic[1..]).map(ToString::to_string).collect();
     assert_eq!(offered[NAME], functions);
-    until("the Device object stands", || !cluster.server().objects("scheduling.koordinator.sh", "devices").is_empty())
-        .await;
-    let device = cluster.server().objects("scheduling.koordinator.sh", "devices").remove(0);
-    for nic in device["spec"]["devices"].as_array().unwrap().iter().filter(|device| device["type"] == "rdma") {
+    cluster.until_reported().await;
+    for nic in cluster.nics() {
         assert_eq!((&nic["resources"][RDMA], &nic["vfGroups"]), (&json!("0"), &Value::Null), "{nic}");
     }
-    until("the node offers them", || cluster.server().objects("", "nodes")[0]["status"]["allocatable"][NAME] == "8")
-        .await;
-    let pod: Pod = serde_json::from_value(json!({
-        "metadata": {"name": "p", "namespace": "default"},
-        "spec": {"nodeName": "node-a", "containers": [{"name": "main", "image": "i", "command": ["sleep", "3600"],
-            "resources": {"limits": {NAME: "2"}}}]}
-    }))
-    .unwrap();
-    let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), "default");
-    pods.create(&PostParams::default(), &pod).await.unwrap();
-    until("it runs", || cluster.kubelet.view().get("default/p").is_some_and(|pod| pod.containers["main"].running))
-        .await;
+    cluster.until_allocatable(NAME, "8").await;
+    cluster.create("p", NAME, 2, json!([])).await;
+    until("it runs", || cluster.runs("p")).await;
     // As multus asks.
     let channel = dial(&node.options.paths.pod_resources_socket, PATIENCE).await.unwrap();
     let ask = GetPodResourcesRequest { pod_name: "p".into(), pod_namespace: "default".into() };
@@ -61,17 +46,16 @@ async fn a_function_has_its_address_as_id_for_the_cni_and_is_given_in_no_other_w
     assert_eq!((variable, given.envs.len()), (ids.clone(), 1));
     let names: BTreeSet<String> = ids.iter().map(|id| format!("koordinator.sh/rdma={id}")).collect();
     assert_eq!(given.cdi_devices.iter().cloned().collect::<BTreeSet<_>>(), names);
-    let spec = std::fs::read_to_string(node.path("cdi/koordinator.sh-rdma.json")).unwrap();
-    assert!(ids.iter().all(|id| spec.contains(id)), "the runtime knows the names");
+    let runtime_knows = || {
+        let spec = node.cdi("rdma");
+        ids.iter().all(|id| spec.contains(id))
+    };
+    assert!(runtime_knows(), "the runtime knows the names");
     // The CNI has moved them, all of their NIC; another change shows that a scan has been since.
     let taken: Vec<usize> = (0..all.len()).filter(|at| ids.contains(&all[*at].to_string())).collect();
     taken.iter().for_each(|at| node.machine.lend_nic(*at).unwrap());
     node.machine.remove(0).unwrap();
     node.until("nvidia.com/gpu", 7).await;
-    let runtime_knows = || {
-        let spec = std::fs::read_to_string(node.path("cdi/koordinator.sh-rdma.json")).unwrap();
-        ids.iter().all(|id| spec.contains(id))
-    };
     assert!(runtime_knows());
     daemon.stop().await;
     node.until(NAME, 0).await;
@@ -103,41 +87,25 @@ async fn a_machine_that_fails_pods_with_functions_is_suspect_too() {
     let mut node = TestNode::new(NodeSpec { vfs_per_nic: 2, ..NodeSpec::new("failing") });
     node.options.rdma_vf_resource = NAME.into();
     node.options.timings.rescan = std::time::Duration::from_millis(200);
-    let cluster = cluster(&mut node).await;
-    let daemon = node.shipped();
+    let (cluster, daemon) = reporting(&mut node).await;
     node.until(NAME, 8).await;
-    let device = || cluster.server().objects("scheduling.koordinator.sh", "devices").first().cloned();
-    until("the Device object stands", || device().is_some()).await;
+    cluster.until_reported().await;
     std::fs::remove_dir_all(node.path("cdi")).unwrap();
     std::fs::write(node.path("cdi"), "a file in the place of the directory").unwrap();
-    let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), "default");
-    let suspect = || {
-        device().is_some_and(|device| {
-            let conditions = device["status"]["conditions"].as_array().cloned().unwrap_or_default();
-            conditions.iter().any(|of| of["type"] == "NodeSuspect" && of["status"] == "True")
-        })
-    };
+    let suspect = || cluster.condition("NodeSuspect").is_some_and(|of| of["status"] == "True");
     // Pods that came before the daemon had tried to write were served.
     for at in 0..8 {
         if suspect() {
             break;
         }
         let name = format!("p{at}");
-        let pod: Pod = serde_json::from_value(json!({
-            "metadata": {"name": name, "namespace": "default"},
-            "spec": {"nodeName": "node-a", "containers": [{"name": "main", "image": "i", "command": ["sleep", "3600"],
-                "resources": {"limits": {NAME: "1"}}}]}
-        }))
-        .unwrap();
-        pods.create(&PostParams::default(), &pod).await.unwrap();
-        let key = format!("default/{name}");
+        cluster.create(&name, NAME, 1, json!([])).await;
         let status = |name: &str| {
             let all = cluster.server().objects("", "pods");
             all.iter().find(|pod| pod["metadata"]["name"] == name).map(|pod| pod["status"]["phase"].clone())
         };
         until("the kubelet has decided", || {
-            status(&name).is_some_and(|phase| phase == "Failed")
-                || cluster.kubelet.view().get(&*key).is_some_and(|pod| pod.containers["main"].running)
+            status(&name).is_some_and(|phase| phase == "Failed") || cluster.runs(&name)
         })
         .await;
     }

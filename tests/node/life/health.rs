@@ -12,7 +12,7 @@ use baton::contract::deviceplugin::device_plugin_client::DevicePluginClient;
 use baton::contract::key::{NVIDIA_GPU, RDMA};
 use baton::sim::hardware::{NodeSpec, NvmlReturn, Shape};
 
-use super::test_node::{PATIENCE, TestNode};
+use super::test_node::{PATIENCE, TestNode, until};
 
 #[tokio::test]
 async fn four_gpus_of_which_one_then_two_fail_and_recover_are_offered_as_4_3_4_2_3_4() {
@@ -42,7 +42,7 @@ async fn an_application_error_takes_nothing_out_of_service() {
     let waits = || node.machine.nvml_calls().unwrap().get("nvmlEventSetWait_v2").copied().unwrap_or(0);
     let before = waits();
     node.machine.xid(0, 31).unwrap();
-    super::test_node::until("the event is taken and the next is waited for", || waits() >= before + 2).await;
+    until("the event is taken and the next is waited for", || waits() >= before + 2).await;
     node.machine.xid(1, 79).unwrap();
     node.until(NVIDIA_GPU, 7).await;
     assert!(node.offered().await[NVIDIA_GPU].contains(&node.machine.gpu_uuids()[0]));
@@ -58,12 +58,12 @@ async fn a_restarted_daemon_knows_the_sick_gpus_until_they_recover_or_the_node_r
     node.until(NVIDIA_GPU, 7).await;
     let kept = node.options.paths.state_dir.join("health.json");
     let is_kept = || std::fs::read_to_string(&kept).is_ok_and(|text| text.contains("\"xid\":79"));
-    super::test_node::until("what is known is kept", is_kept).await;
+    until("what is known is kept", is_kept).await;
     daemon.stop().await;
     let daemon = node.daemon();
     let sick = DeviceId::parse(&node.machine.gpu_uuids()[1]).unwrap();
     let refused = || node.handoff.inventory.lock().unwrap().devices.get(&sick).is_some_and(|gpu| gpu.reason.is_some());
-    super::test_node::until("the sick one is known", refused).await;
+    until("the sick one is known", refused).await;
     node.until(NVIDIA_GPU, 7).await;
     daemon.stop().await;
     node.machine.reboot().unwrap();
@@ -78,16 +78,12 @@ async fn gpus_that_a_restarted_daemon_cannot_see_are_out_of_service_and_not_gone
     node.options.fail_on_init_error = false;
     let (_kubelet, daemon) = node.start(NVIDIA_GPU, 8).await;
     daemon.stop().await;
-    let out_of_service = |reason: &str| {
-        let inventory = node.handoff.inventory.lock().unwrap();
-        let gpus = node.machine.gpu_uuids();
-        let gpus = gpus.iter().filter_map(|uuid| inventory.devices.get(&DeviceId::parse(uuid).unwrap()));
-        gpus.filter(|gpu| gpu.reason.as_ref().is_some_and(|why| why.contains(reason))).count()
-    };
+    let out_of_service =
+        |reason: &str| node.machine.gpu_uuids().iter().filter(|uuid| node.reason(uuid).contains(reason)).count();
     // One fell off the bus while no daemon ran; NVML does not name its UUID any more.
     node.machine.lose(2).unwrap();
     let daemon = node.daemon();
-    super::test_node::until("seven answer", || node.handoff.inventory.lock().unwrap().devices.len() >= 8).await;
+    until("seven answer", || node.handoff.inventory.lock().unwrap().devices.len() >= 8).await;
     node.until(NVIDIA_GPU, 7).await;
     assert_eq!(out_of_service("fell off the bus"), 1);
     node.machine.find(2).unwrap();
@@ -100,7 +96,7 @@ async fn gpus_that_a_restarted_daemon_cannot_see_are_out_of_service_and_not_gone
             node.machine.reboot().unwrap();
         }
         let daemon = node.daemon();
-        super::test_node::until("all are known and out of service", || out_of_service("driver") == 8).await;
+        until("all are known and out of service", || out_of_service("driver") == 8).await;
         node.until(NVIDIA_GPU, 0).await;
         node.machine.fail_start(NvmlReturn::Success).unwrap();
         node.until(NVIDIA_GPU, 8).await;
@@ -130,11 +126,8 @@ async fn a_gpu_with_mig_on_is_not_handed_out_whole_and_comes_back_when_it_is_off
         let (_kubelet, daemon) = node.start(NVIDIA_GPU, 7).await;
         let whole = node.machine.gpu_uuids()[2].clone();
         assert!(!node.offered().await[NVIDIA_GPU].contains(&whole));
-        let why = node.handoff.inventory.lock().unwrap().devices[&DeviceId::parse(&whole).unwrap()].reason.clone();
-        assert!(
-            why.as_ref().is_some_and(|why| why.contains("MIG is on") && why.contains("nvidia-smi -mig 0")),
-            "{why:?}"
-        );
+        let why = node.reason(&whole);
+        assert!(why.contains("MIG is on") && why.contains("nvidia-smi -mig 0"), "{why}");
         node.machine.unsplit(2).unwrap();
         node.until(NVIDIA_GPU, 8).await;
         daemon.stop().await;
@@ -147,7 +140,7 @@ async fn gpus_without_the_nodes_or_the_library_that_all_need_wait_for_them() {
     let files = [node.machine.dev_root().join("nvidia-uvm"), node.machine.dev_root().join("nvidiactl")];
     files.iter().for_each(|file| std::fs::remove_file(file).unwrap());
     let (_kubelet, daemon) = (node.kubelet().await, node.daemon());
-    super::test_node::until("the machine is known", || node.handoff.inventory.lock().unwrap().devices.len() > 7).await;
+    until("the machine is known", || node.handoff.inventory.lock().unwrap().devices.len() > 7).await;
     node.until(NVIDIA_GPU, 0).await;
     for file in files {
         std::fs::write(file, "").unwrap();
@@ -186,11 +179,9 @@ async fn gpus_wait_for_their_fabric_and_are_offered_when_it_has_them() {
         node.machine.fabric(gpu, 2, 0).unwrap();
     }
     let (_kubelet, daemon) = (node.kubelet().await, node.daemon());
-    super::test_node::until("the machine is known", || !node.handoff.inventory.lock().unwrap().devices.is_empty())
-        .await;
-    let id = DeviceId::parse(&node.machine.gpu_uuids()[0]).unwrap();
-    let why = node.handoff.inventory.lock().unwrap().devices[&id].reason.clone();
-    assert!(why.as_ref().is_some_and(|why| why.contains("fabric")), "{why:?}");
+    until("the machine is known", || !node.handoff.inventory.lock().unwrap().devices.is_empty()).await;
+    let why = node.reason(&node.machine.gpu_uuids()[0]);
+    assert!(why.contains("fabric"), "{why}");
     node.until(NVIDIA_GPU, 0).await;
     for gpu in 0..8 {
         node.machine.fabric(gpu, 3, 0).unwrap();
@@ -215,13 +206,12 @@ async fn a_gpu_whose_device_node_goes_is_out_of_service_until_it_returns() {
     // Only inotify is this quick.
     node.options.timings.rescan = Duration::from_secs(3600);
     let _kubelet = node.kubelet().await;
-    let (file, id) = (node.machine.dev_root().join("nvidia3"), DeviceId::parse(&node.machine.gpu_uuids()[3]).unwrap());
+    let (file, id) = (node.machine.dev_root().join("nvidia3"), node.machine.gpu_uuids()[3].clone());
     std::fs::remove_file(&file).unwrap();
     let daemon = node.daemon();
     node.until(NVIDIA_GPU, 7).await;
     for _ in 0..2 {
-        let why = node.handoff.inventory.lock().unwrap().devices[&id].reason.clone();
-        assert!(why.as_ref().is_some_and(|why| why.starts_with("/dev/nvidia3 is missing")), "{why:?}");
+        assert!(node.reason(&id).starts_with("/dev/nvidia3 is missing"), "{}", node.reason(&id));
         std::fs::write(&file, "").unwrap();
         let took = node.until(NVIDIA_GPU, 8).await;
         println!("device node back to the kubelet's list: {took:?}");
@@ -279,10 +269,10 @@ async fn a_nic_and_a_virtual_function_that_pods_have_in_their_own_namespace_stay
     let (_kubelet, daemon) = (node.kubelet().await, node.daemon());
     let functions = ids.len() / 3;
     node.until(RDMA, functions * 100).await;
-    let why = || node.handoff.inventory.lock().unwrap().devices[&ids[pf]].reason.clone();
-    let is_away = || why().is_some_and(|why| why.contains("another network namespace"));
-    super::test_node::until("Allocate and the scheduler give the NIC to no other pod", is_away).await;
-    let cdi = || std::fs::read_to_string(node.path("cdi/koordinator.sh-rdma.json")).unwrap();
+    let why = || node.reason(ids[pf].as_str());
+    let is_away = || why().contains("another network namespace");
+    until("Allocate and the scheduler give the NIC to no other pod", is_away).await;
+    let cdi = || node.cdi("rdma");
     assert!(cdi().contains(ids[vf].as_str()));
     node.machine.lend_nic(vf).unwrap();
     // Another change shows that a scan has been since.
@@ -295,15 +285,14 @@ async fn a_nic_and_a_virtual_function_that_pods_have_in_their_own_namespace_stay
         "the kubelet counts the ids as those of the pods that have them"
     );
     node.machine.return_nic(pf).unwrap();
-    super::test_node::until("the NIC takes pods again", || why().is_none()).await;
+    until("the NIC takes pods again", || why().is_empty()).await;
     assert_eq!(node.count(RDMA).await, functions * 100);
     daemon.stop().await;
 }
 
 /// Which device node is named for which NICs in the CDI file; the one that all share is left out.
 fn owners(node: &TestNode) -> BTreeMap<String, BTreeSet<String>> {
-    let file = std::fs::read_to_string(node.path("cdi/koordinator.sh-rdma.json")).unwrap();
-    let spec: serde_json::Value = serde_json::from_str(&file).unwrap();
+    let spec = node.cdi_spec("rdma");
     let mut owners: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for device in spec["devices"].as_array().unwrap() {
         for path in device["containerEdits"]["deviceNodes"].as_array().unwrap().iter().map(|node| &node["path"]) {
@@ -332,10 +321,10 @@ async fn a_held_nic_that_dies_takes_no_pod_and_loses_its_node_to_the_next_that_h
     node.until(RDMA, 200).await;
     node.machine.register_nic(1).unwrap();
     node.until(RDMA, 300).await;
-    super::test_node::until("one device node has one owner", || of(0) == one(1)).await;
+    until("one device node has one owner", || of(0) == one(1)).await;
     let devices = node.handoff.inventory.lock().unwrap().devices.clone();
-    let why = &devices[&ids[0]].reason;
-    assert!(why.as_ref().is_some_and(|why| why.contains("left the machine")), "{why:?}");
+    let why = node.reason(ids[0].as_str());
+    assert!(why.contains("left the machine"), "{why}");
     let numbers: Vec<i32> = ids.iter().map(|id| devices[id].minor).collect();
     assert_eq!(numbers, [0, 1, 2, 3], "the name of the dead NIC means no other one");
     // The whole function goes, and a daemon that starts now knows it from the CDI file and from its pod alone.
@@ -406,9 +395,8 @@ async fn a_driver_reloaded_under_the_daemon_takes_its_gpus_out_and_brings_them_b
     node.machine.fail_calls(NvmlReturn::LibRmVersionMismatch).unwrap();
     node.until(NVIDIA_GPU, 0).await;
     assert_eq!(node.count(RDMA).await, 400, "the NICs have another driver");
-    let id = DeviceId::parse(&node.machine.gpu_uuids()[0]).unwrap();
-    let why = node.handoff.inventory.lock().unwrap().devices[&id].reason.clone();
-    assert!(why.as_ref().is_some_and(|why| why.contains("version")), "{why:?}");
+    let why = node.reason(&node.machine.gpu_uuids()[0]);
+    assert!(why.contains("version"), "{why}");
     node.machine.fail_start(NvmlReturn::Success).unwrap();
     node.machine.fail_calls(NvmlReturn::Success).unwrap();
     node.until(NVIDIA_GPU, 8).await;
@@ -419,8 +407,7 @@ async fn a_driver_reloaded_under_the_daemon_takes_its_gpus_out_and_brings_them_b
 
 /// Files that the CDI spec mounts as the library that CUDA programs load.
 fn libcuda(node: &TestNode) -> BTreeSet<String> {
-    let file = std::fs::read_to_string(node.path("cdi/koordinator.sh-gpu.json")).unwrap();
-    let spec: serde_json::Value = serde_json::from_str(&file).unwrap();
+    let spec = node.cdi_spec("gpu");
     let mounts = spec["containerEdits"]["mounts"].as_array().unwrap().iter();
     let of_cuda = mounts.filter(|mount| mount["containerPath"].as_str().unwrap().ends_with("/libcuda.so.1"));
     of_cuda.map(|mount| mount["hostPath"].as_str().unwrap().rsplit('/').next().unwrap().to_owned()).collect()
@@ -437,12 +424,8 @@ async fn a_driver_updated_under_the_daemon_takes_its_gpus_out_until_it_is_loaded
     node.machine.update_driver(new).unwrap();
     node.until(NVIDIA_GPU, 0).await;
     assert_eq!(node.count(RDMA).await, 400, "the NICs have another driver");
-    let id = DeviceId::parse(&node.machine.gpu_uuids()[0]).unwrap();
-    let says = |words: &[&str]| {
-        let inventory = node.handoff.inventory.lock().unwrap();
-        let why = inventory.devices.get(&id).and_then(|gpu| gpu.reason.as_deref()).unwrap_or_default();
-        words.iter().all(|word| why.contains(word))
-    };
+    let id = node.machine.gpu_uuids()[0].clone();
+    let says = |words: &[&str]| words.iter().all(|word| node.reason(&id).contains(word));
     assert!(says(&[old, new, "reboot"]) && !says(&["gone"]));
     assert_eq!(libcuda(&node), named(old), "a container that starts again gets what it had");
     node.machine.update_driver(old).unwrap();
@@ -452,11 +435,11 @@ async fn a_driver_updated_under_the_daemon_takes_its_gpus_out_until_it_is_loaded
     node.until(NVIDIA_GPU, 0).await;
     let library = node.machine.driver_root().join("usr/lib64").join(format!("libcuda.so.{old}"));
     std::fs::remove_file(library).unwrap();
-    super::test_node::until("it is said that the file is gone", || says(&[old, new, "gone"])).await;
+    until("it is said that the file is gone", || says(&[old, new, "gone"])).await;
     daemon.stop().await;
     node.handoff.inventory.lock().unwrap().devices.clear();
     let daemon = node.daemon();
-    super::test_node::until("the next daemon says it too", || says(&[old, new, "gone"])).await;
+    until("the next daemon says it too", || says(&[old, new, "gone"])).await;
     assert_eq!(libcuda(&node), named(old));
     node.machine.load_driver(new).unwrap();
     node.until(NVIDIA_GPU, 8).await;
@@ -504,7 +487,7 @@ async fn a_device_in_use_is_never_dropped_from_the_list() {
     node.until(NVIDIA_GPU, 7).await;
     let device = node.handoff.inventory.lock().unwrap().devices[&id].clone();
     assert!(!device.healthy && device.reason.is_some(), "{device:?}");
-    let cdi = std::fs::read_to_string(node.path("cdi/koordinator.sh-gpu.json")).unwrap();
+    let cdi = node.cdi("gpu");
     assert!(cdi.contains(&uuid), "its name stays for a restart of the container");
     daemon.stop().await;
 }

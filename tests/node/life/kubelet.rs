@@ -7,10 +7,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use baton::contract::key::{NVIDIA_GPU, RDMA};
-use baton::runtime::admin::AdminListen;
 use baton::sim::hardware::NodeSpec;
 
-use super::reported::{free_port, get};
+use super::reported::get;
 use super::test_node::{PATIENCE, TestNode, until};
 use crate::harness::wait;
 
@@ -75,8 +74,7 @@ async fn sockets_that_are_deleted_under_a_running_kubelet_come_back() {
 async fn a_kubelet_that_still_reads_the_old_stream_takes_the_next_registration() {
     for minor in [36, 37] {
         let mut node = node();
-        let address = free_port();
-        node.options.ports.listen = AdminListen::At(address);
+        let address = node.listens();
         node.options.gpu_sharing = false;
         let kubelet = node.kubelet_of_version(minor).await;
         let daemon = node.daemon();

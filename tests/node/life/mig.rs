@@ -6,7 +6,6 @@ use baton::agent::options::MigStrategy;
 use baton::contract::DeviceId;
 use baton::contract::key::NVIDIA_GPU;
 use baton::sim::hardware::{NodeSpec, Shape};
-use serde_json::Value;
 
 use super::test_node::{TestNode, until};
 
@@ -25,21 +24,13 @@ fn split_all(node: &TestNode, profiles: &[&str]) -> BTreeSet<String> {
     (0..4).flat_map(|gpu| node.machine.mig(gpu, profiles).unwrap()).collect()
 }
 
-/// Why a device is out of service.
-fn reason(node: &TestNode, id: &str) -> String {
-    let inventory = node.handoff.inventory.lock().unwrap().clone();
-    let device = &inventory.devices[&DeviceId::parse(id).unwrap()];
-    device.reason.as_deref().unwrap_or_default().to_owned()
-}
-
 #[tokio::test]
 async fn gpus_that_are_split_alike_are_offered_as_plain_gpus_under_single() {
     let node = node("single", MigStrategy::Single);
     let parts = split_all(&node, &["3g.40gb", "3g.40gb"]);
     let (_kubelet, daemon) = node.start(NVIDIA_GPU, 8).await;
     assert_eq!(node.offered().await[NVIDIA_GPU], parts);
-    let text = std::fs::read(node.path("cdi/koordinator.sh-gpu.json")).unwrap();
-    let spec: Value = serde_json::from_slice(&text).unwrap();
+    let spec = node.cdi_spec("gpu");
     let devices = spec["devices"].as_array().unwrap();
     for uuid in &parts {
         let device = devices.iter().find(|device| device["name"] == uuid.as_str()).unwrap();
@@ -71,7 +62,7 @@ async fn profiles_that_differ_are_out_of_service_under_single_until_they_are_ali
     let (_kubelet, daemon) = (node.kubelet().await, node.daemon());
     until("the machine is known", || node.handoff.inventory.lock().unwrap().devices.len() > 7).await;
     node.until(NVIDIA_GPU, 0).await;
-    let why = reason(&node, &odd[0]);
+    let why = node.reason(&odd[0]);
     assert!(why.contains("--mig-strategy=mixed"), "{why}");
     node.machine.mig(3, &["3g.40gb", "3g.40gb"]).unwrap();
     node.until(NVIDIA_GPU, 8).await;
@@ -87,7 +78,7 @@ async fn a_whole_gpu_among_split_ones_is_not_offered_under_single_and_says_why()
     let (_kubelet, daemon) = node.start(NVIDIA_GPU, 3).await;
     let whole = node.machine.gpu_uuids()[3].clone();
     assert!(!node.offered().await[NVIDIA_GPU].contains(&whole));
-    assert!(reason(&node, &whole).contains("not split"), "{}", reason(&node, &whole));
+    assert!(node.reason(&whole).contains("not split"), "{}", node.reason(&whole));
     daemon.stop().await;
 }
 
@@ -119,7 +110,7 @@ async fn a_part_in_use_stays_listed_and_named_after_its_gpu_was_split_again() {
     node.machine.mig(0, &["7g.80gb"]).unwrap();
     node.until(SMALL, 0).await;
     assert!(!node.handoff.inventory.lock().unwrap().devices[&held].healthy);
-    let cdi = std::fs::read_to_string(node.path("cdi/koordinator.sh-gpu.json")).unwrap();
+    let cdi = node.cdi("gpu");
     assert!(cdi.contains(held.as_str()), "a restart of its container asks for this name");
     assert!(!cdi.contains(&parts[1]), "no pod can ask for this one any more");
     daemon.stop().await;

@@ -7,7 +7,7 @@ use baton::contract::key::{INTERFACE, LINK_LAYER, PORT_STATE, RATE, RDMA};
 use baton::sim::hardware::NodeSpec;
 use serde_json::{Value, json};
 
-use super::reported::{NodeCluster, cluster};
+use super::reported::{NodeCluster, cluster, reporting};
 use super::test_node::{TestNode, until};
 use crate::nics::{ACTIVE, DOWN, NicTree};
 
@@ -41,19 +41,9 @@ fn node_with(name: &str, select: &str) -> (TestNode, NicTree) {
     (node, tree)
 }
 
-fn device(cluster: &NodeCluster) -> Option<Value> {
-    cluster.server().objects("scheduling.koordinator.sh", "devices").into_iter().next()
-}
-
-/// The NICs of the Device object.
-fn nics(cluster: &NodeCluster) -> Vec<Value> {
-    let devices = device(cluster).map(|device| device["spec"]["devices"].as_array().unwrap().clone());
-    devices.unwrap_or_default().into_iter().filter(|device| device["type"] == "rdma").collect()
-}
-
 /// Addresses of those that take pods, and of the others with the reason.
 fn served(cluster: &NodeCluster) -> (Vec<String>, Vec<String>) {
-    let (good, bad): (Vec<Value>, Vec<Value>) = nics(cluster).into_iter().partition(|nic| nic["health"] == true);
+    let (good, bad): (Vec<Value>, Vec<Value>) = cluster.nics().into_iter().partition(|nic| nic["health"] == true);
     let address = |nic: &Value| nic["id"].as_str().unwrap().to_owned();
     let why = |nic: &Value| format!("{} {}", address(nic), nic["conditions"][0]["reason"].as_str().unwrap());
     (good.iter().map(address).collect(), bad.iter().map(why).collect())
@@ -88,12 +78,11 @@ fn shown(nics: &[Value]) -> String {
 #[tokio::test]
 async fn by_default_the_hosts_own_nic_and_links_that_are_down_are_not_handed_out() {
     let (mut node, tree) = node_with("reported-nics", "");
-    let cluster = cluster(&mut node).await;
-    let daemon = node.shipped();
+    let (cluster, daemon) = reporting(&mut node).await;
     let down = [(UPLINK, "LinkDown"), (DIVIDED, "LinkDown"), (VMD, "LinkDown")];
     until_served(&cluster, &[&FABRIC, &[ONBOARD]], &down).await;
     node.until(RDMA, 900).await;
-    let nics = nics(&cluster);
+    let nics = cluster.nics();
     println!("{}", shown(&nics));
     let labels = |nic: &Value| [INTERFACE, LINK_LAYER, RATE, PORT_STATE].map(|key| nic["labels"][key].clone());
     assert_eq!(labels(&nics[3]), ["ibp3", "InfiniBand", "400Gbps", "ACTIVE"].map(|value| json!(value)));
@@ -108,7 +97,7 @@ async fn by_default_the_hosts_own_nic_and_links_that_are_down_are_not_handed_out
     let (fabric, rest) = ([&FABRIC[..3], &FABRIC[4..]].concat(), &down[..1]);
     let down = [&[(FABRIC[3], "LinkDown")], rest, &[(VMD, "LinkDown")]].concat();
     until_served(&cluster, &[&fabric, &[ONBOARD, DIVIDED]], &down).await;
-    assert_eq!(self::nics(&cluster)[3]["labels"][PORT_STATE], "DOWN");
+    assert_eq!(cluster.nics()[3]["labels"][PORT_STATE], "DOWN");
     daemon.stop().await;
 }
 
@@ -125,8 +114,7 @@ async fn the_operator_says_which_nics_are_served() {
     .enumerate()
     {
         let (mut node, _tree) = node_with(&format!("selected-{at}"), select);
-        let cluster = cluster(&mut node).await;
-        let daemon = node.shipped();
+        let (cluster, daemon) = reporting(&mut node).await;
         println!("{select}");
         until_served(&cluster, good, bad).await;
         node.until(RDMA, good.concat().len() * 100).await;
@@ -137,17 +125,13 @@ async fn the_operator_says_which_nics_are_served() {
 #[tokio::test]
 async fn a_selection_that_takes_no_nic_is_said_and_is_over_when_it_takes_one() {
     let (mut node, mut tree) = node_with("none-selected", "mlx5_100");
-    let cluster = cluster(&mut node).await;
-    let daemon = node.shipped();
-    let condition = || {
-        let conditions = device(&cluster)?["status"]["conditions"].as_array()?.clone();
-        conditions.into_iter().find(|of| of["type"] == "NoDevicesSelected")
-    };
+    let (cluster, daemon) = reporting(&mut node).await;
+    let condition = || cluster.condition("NoDevicesSelected");
     until("the condition stands", || condition().is_some()).await;
     let condition_now = condition().unwrap();
     let message = condition_now["message"].as_str().unwrap();
     assert!(message.contains("--rdma-select=mlx5_100 takes none") && message.contains("mlx5_bond_0"), "{message}");
-    assert_eq!((condition_now["reason"].clone(), nics(&cluster)), (json!("SelectorMatchesNothing"), Vec::new()));
+    assert_eq!((condition_now["reason"].clone(), cluster.nics()), (json!("SelectorMatchesNothing"), Vec::new()));
     let event = |reason: &str| {
         let (old, new) = (cluster.server().objects("", "events"), cluster.server().objects("events.k8s.io", "events"));
         old.into_iter().chain(new).any(|event| event["reason"] == reason)
@@ -180,13 +164,12 @@ async fn where_the_default_route_is_not_known_every_nic_is_served() {
     node.options.timings.link_down = Duration::from_secs(3600);
     std::fs::remove_file(tree.path("proc/1/net/route")).unwrap();
     std::fs::remove_file(tree.path("proc/1/net/ipv6_route")).unwrap();
-    let cluster = cluster(&mut node).await;
-    let daemon = node.shipped();
+    let (cluster, daemon) = reporting(&mut node).await;
     until_served(&cluster, &[&FABRIC, &[BOND, ONBOARD]], &[(UPLINK, "LinkDown"), (DIVIDED, "LinkDown")]).await;
     // A link that is away for a moment is not down.
     tree.set_port("mlx5_3", 1, DOWN);
     tree.routes(&[("eno1", 0), ("bond0", 100)], &[("ibp0", 0)]);
     until_served(&cluster, &[&FABRIC, &[BOND]], &[(UPLINK, "LinkDown"), (DIVIDED, "LinkDown")]).await;
-    assert_eq!(nics(&cluster)[3]["labels"][PORT_STATE], "ACTIVE");
+    assert_eq!(cluster.nics()[3]["labels"][PORT_STATE], "ACTIVE");
     daemon.stop().await;
 }

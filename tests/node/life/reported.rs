@@ -7,12 +7,11 @@ use baton::cluster::notice::{Notice, Notices, Subject};
 use baton::contract::inventory::{Device, DeviceSpec};
 use baton::contract::key::{self, AGENT, NODE_GPU_MODEL, NODE_GPU_VENDOR, NVIDIA_GPU, PCIE_SWITCH};
 use baton::contract::{AgentStatus, EventReason, Identity};
-use baton::runtime::admin::AdminListen;
 use baton::runtime::clock;
 use baton::sim::apiserver::Rule;
 use baton::sim::hardware::{NodeSpec, NvmlReturn, Shape};
 use baton::sim::kubelet::Kubelet;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::events::v1::Event;
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
@@ -20,7 +19,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::test_node::{TestNode, until};
+use super::test_node::{Daemon, PATIENCE, TestNode, until};
 use crate::harness::TestServer;
 use crate::harness::wait::until as waits;
 
@@ -60,9 +59,70 @@ pub async fn cluster(node: &mut TestNode) -> NodeCluster {
     NodeCluster { server, kubelet }
 }
 
+/// The same, with the daemon as it ships.
+pub async fn reporting(node: &mut TestNode) -> (NodeCluster, Daemon) {
+    let cluster = cluster(node).await;
+    (cluster, node.shipped())
+}
+
 impl NodeCluster {
-    fn device(&self) -> Option<Value> {
+    pub fn device(&self) -> Option<Value> {
         self.server().objects(GROUP, "devices").into_iter().next()
+    }
+
+    /// A condition of the Device object.
+    pub fn condition(&self, kind: &str) -> Option<Value> {
+        let conditions = self.device()?["status"]["conditions"].as_array()?.clone();
+        conditions.into_iter().find(|of| of["type"] == kind)
+    }
+
+    /// Waits until the Device object stands.
+    pub async fn until_reported(&self) -> Value {
+        until("the Device object stands", || self.device().is_some()).await;
+        self.device().unwrap()
+    }
+
+    /// The NICs of the Device object.
+    pub fn nics(&self) -> Vec<Value> {
+        let devices = self.device().map(|device| device["spec"]["devices"].as_array().unwrap().clone());
+        devices.unwrap_or_default().into_iter().filter(|device| device["type"] == "rdma").collect()
+    }
+
+    /// A pod on the node that the kubelet chooses devices for, with this environment.
+    pub async fn create(&self, name: &str, resource: &str, count: u32, env: Value) {
+        let pod = json!({
+            "metadata": {"name": name, "namespace": "default"},
+            "spec": {"nodeName": "node-a", "terminationGracePeriodSeconds": 0, "containers": [{
+                "name": "main", "image": "i", "command": ["sleep", "3600"], "env": env,
+                "resources": {"limits": {resource: count.to_string()}}}]}
+        });
+        let pods = self.pods_in("default");
+        pods.create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
+    }
+
+    /// Whether the container of this pod runs.
+    pub fn runs(&self, name: &str) -> bool {
+        self.kubelet.view().get(&format!("default/{name}")).is_some_and(|pod| pod.containers["main"].running)
+    }
+
+    /// What the node offers of a resource.
+    pub async fn until_allocatable(&self, resource: &str, count: &str) {
+        until(&format!("the node offers {count} of {resource}"), || {
+            self.server().objects("", "nodes")[0]["status"]["allocatable"][resource] == count
+        })
+        .await;
+    }
+
+    /// The writes of the daemon so far.
+    fn writes(&self, resource: &str) -> u64 {
+        self.server().counts().sum(|c| {
+            c.user == USER && c.resource == resource && ["create", "update", "patch"].contains(&c.verb.as_str())
+        })
+    }
+
+    async fn until_registered(&self, names: usize) {
+        let all = || self.status().is_some_and(|status| status.registered.len() == names);
+        until(&format!("{names} names are registered"), all).await;
     }
 
     fn status(&self) -> Option<AgentStatus> {
@@ -82,11 +142,9 @@ impl NodeCluster {
 async fn inventory_labels_and_lease_stand_in_the_api_and_change_only_with_the_machine() {
     let mut node = TestNode::new(NodeSpec::new("reported"));
     node.options.timings.heartbeat = Duration::from_millis(300);
-    let cluster = cluster(&mut node).await;
-    let daemon = node.shipped();
+    let (cluster, daemon) = reporting(&mut node).await;
     node.until(NVIDIA_GPU, 8).await;
-    until("the Device object stands", || cluster.device().is_some()).await;
-    let device = cluster.device().unwrap();
+    let device = cluster.until_reported().await;
     let devices = device["spec"]["devices"].as_array().unwrap();
     let kinds: Vec<&str> = devices.iter().map(|device| device["type"].as_str().unwrap()).collect();
     assert_eq!(kinds, [vec!["gpu"; 8], vec!["rdma"; 4]].concat());
@@ -107,14 +165,9 @@ async fn inventory_labels_and_lease_stand_in_the_api_and_change_only_with_the_ma
     .await;
     assert_eq!(cluster.status().unwrap().lockless, Some(vec![]), "no pod is served without a lock by default");
 
-    let writes = |resource: &str| {
-        cluster.server().counts().sum(|c| {
-            c.user == USER && c.resource == resource && ["create", "update", "patch"].contains(&c.verb.as_str())
-        })
-    };
-    let (devices, leases) = (writes("devices"), writes("leases"));
-    until("the Lease is renewed five times", || writes("leases") >= leases + 5).await;
-    assert_eq!(writes("devices"), devices, "nothing changed");
+    let (devices, leases) = (cluster.writes("devices"), cluster.writes("leases"));
+    until("the Lease is renewed five times", || cluster.writes("leases") >= leases + 5).await;
+    assert_eq!(cluster.writes("devices"), devices, "nothing changed");
     daemon.stop().await;
 }
 
@@ -122,8 +175,7 @@ async fn inventory_labels_and_lease_stand_in_the_api_and_change_only_with_the_ma
 async fn the_lease_goes_with_its_node_and_stands_again_with_the_next_one_of_that_name() {
     let mut node = TestNode::new(NodeSpec::new("replaced"));
     node.options.timings.heartbeat = Duration::from_millis(100);
-    let cluster = cluster(&mut node).await;
-    let daemon = node.shipped();
+    let (cluster, daemon) = reporting(&mut node).await;
     let lease = || {
         cluster
             .server()
@@ -165,11 +217,9 @@ async fn a_virtual_function_without_its_device_node_is_not_offered_to_schedulers
     for entry in own {
         std::fs::remove_file(node.machine.dev_root().join("infiniband").join(entry.file_name())).unwrap();
     }
-    let cluster = cluster(&mut node).await;
-    let daemon = node.shipped();
-    until("the Device object stands", || cluster.device().is_some()).await;
-    let device = cluster.device().unwrap();
-    let nics = device["spec"]["devices"].as_array().unwrap().iter().filter(|device| device["type"] == "rdma");
+    let (cluster, daemon) = reporting(&mut node).await;
+    let device = cluster.until_reported().await;
+    let nics = cluster.nics().into_iter();
     let groups: Vec<Value> = nics.map(|nic| nic["vfGroups"][0]["vfs"].clone()).collect();
     assert_eq!((groups[0].as_array().unwrap().len(), &groups[0][0]["minor"]), (1, &json!(1)), "{device}");
     assert_eq!(groups[1].as_array().unwrap().len(), 2);
@@ -179,8 +229,7 @@ async fn a_virtual_function_without_its_device_node_is_not_offered_to_schedulers
 #[tokio::test]
 async fn an_unhealthy_gpu_reaches_the_scheduler_within_a_tenth_of_a_second_and_comes_back() {
     let mut node = TestNode::new(NodeSpec::new("sick"));
-    let cluster = cluster(&mut node).await;
-    let daemon = node.shipped();
+    let (cluster, daemon) = reporting(&mut node).await;
     let uuid = node.machine.gpu_uuids()[3].clone();
     until("the Device object stands", || cluster.health(&uuid) == Some(true)).await;
     node.until(NVIDIA_GPU, 8).await;
@@ -198,12 +247,9 @@ async fn an_unhealthy_gpu_reaches_the_scheduler_within_a_tenth_of_a_second_and_c
         "{condition}"
     );
     until("an event on the node tells it", || {
-        let events = cluster
-            .server()
-            .objects("events.k8s.io", "events")
-            .into_iter()
-            .chain(cluster.server().objects("", "events"));
-        events.into_iter().any(|event| event["reason"] == "DeviceUnhealthy" && event.to_string().contains("XID 79"))
+        let events = [cluster.server().objects("events.k8s.io", "events"), cluster.server().objects("", "events")];
+        let tells = |event: &Value| event["reason"] == "DeviceUnhealthy" && event.to_string().contains("XID 79");
+        events.concat().iter().any(tells)
     })
     .await;
     until("it is healthy again", || cluster.health(&uuid) == Some(true)).await;
@@ -215,8 +261,7 @@ async fn a_restart_writes_no_device_object_and_keeps_the_times_of_transitions() 
     let mut node = TestNode::new(NodeSpec::new("times"));
     node.options.timings.heartbeat = Duration::from_millis(200);
     node.options.periods.recovery_window = Duration::from_secs(3600);
-    let cluster = cluster(&mut node).await;
-    let daemon = node.shipped();
+    let (cluster, daemon) = reporting(&mut node).await;
     let uuids = node.machine.gpu_uuids();
     let (lost, sick) = (node.machine.dev_root().join("nvidia5"), &uuids[3]);
     until("the Device object stands", || cluster.health(sick) == Some(true)).await;
@@ -229,11 +274,7 @@ async fn a_restart_writes_no_device_object_and_keeps_the_times_of_transitions() 
         let of = |info: &Value| (info["id"].clone(), info["conditions"][0]["lastTransitionTime"].clone());
         device["spec"]["devices"].as_array().unwrap().iter().map(of).collect::<Vec<_>>()
     };
-    let count = |resource: &str| {
-        cluster.server().counts().sum(|c| {
-            c.user == USER && c.resource == resource && ["create", "update", "patch"].contains(&c.verb.as_str())
-        })
-    };
+    let count = |resource: &str| cluster.writes(resource);
     let mut daemon = daemon;
     for _ in 0..3 {
         daemon.stop().await;
@@ -258,11 +299,10 @@ async fn a_restart_writes_no_device_object_and_keeps_the_times_of_transitions() 
 async fn an_object_that_somebody_deletes_is_put_back() {
     let mut node = TestNode::new(NodeSpec::new("back"));
     node.options.timings.heartbeat = Duration::from_millis(200);
-    let cluster = cluster(&mut node).await;
-    let daemon = node.shipped();
-    until("the Device object stands", || cluster.device().is_some()).await;
-    let devices: Api<baton::contract::inventory::Device> = Api::all(cluster.client.clone());
-    devices.delete("node-a", &kube::api::DeleteParams::default()).await.unwrap();
+    let (cluster, daemon) = reporting(&mut node).await;
+    cluster.until_reported().await;
+    let devices: Api<Device> = Api::all(cluster.client.clone());
+    devices.delete("node-a", &DeleteParams::default()).await.unwrap();
     until("it stands again", || cluster.device().is_some()).await;
     daemon.stop().await;
 }
@@ -270,49 +310,34 @@ async fn an_object_that_somebody_deletes_is_put_back() {
 #[tokio::test]
 async fn the_last_word_of_an_orderly_end_is_that_nothing_is_registered() {
     let mut node = TestNode::new(NodeSpec::new("last"));
-    let cluster = cluster(&mut node).await;
-    let daemon = node.shipped();
-    until("all is registered", || cluster.status().is_some_and(|status| status.registered.len() == 6)).await;
+    let (cluster, daemon) = reporting(&mut node).await;
+    cluster.until_registered(6).await;
     daemon.stop().await;
-    until("nothing is registered", || cluster.status().is_some_and(|status| status.registered.is_empty())).await;
+    cluster.until_registered(0).await;
 }
 
 #[tokio::test]
 async fn a_lost_registration_shows_in_the_lease_at_once() {
     let mut node = TestNode::new(NodeSpec::new("lost"));
-    let cluster = cluster(&mut node).await;
-    let daemon = node.shipped();
-    until("all is registered", || cluster.status().is_some_and(|status| status.registered.len() == 6)).await;
+    let (cluster, daemon) = reporting(&mut node).await;
+    cluster.until_registered(6).await;
     cluster.kubelet.stop().await;
-    until("nothing is registered", || cluster.status().is_some_and(|status| status.registered.is_empty())).await;
+    cluster.until_registered(0).await;
     cluster.kubelet.start_again().await.unwrap();
-    until("all is registered again", || cluster.status().is_some_and(|status| status.registered.len() == 6)).await;
+    cluster.until_registered(6).await;
     daemon.stop().await;
 }
 
 #[tokio::test]
 async fn a_pod_that_the_kubelet_chose_for_is_served_and_shown_everywhere() {
     let mut node = TestNode::new(NodeSpec::new("served"));
-    let address = free_port();
-    node.options.ports.listen = AdminListen::At(address);
-    let cluster = cluster(&mut node).await;
-    let daemon = node.shipped();
-    until("the node offers its GPUs", || {
-        cluster.server().objects("", "nodes")[0]["status"]["allocatable"][NVIDIA_GPU] == "8"
-    })
-    .await;
+    let address = node.listens();
+    let (cluster, daemon) = reporting(&mut node).await;
+    cluster.until_allocatable(NVIDIA_GPU, "8").await;
     assert!(get(address, "/livez").await.ends_with("\r\n\r\nok\n"));
     assert!(get(address, "/readyz").await.starts_with("HTTP/1.1 200"));
-    let pod: Pod = serde_json::from_value(json!({
-        "metadata": {"name": "p", "namespace": "default"},
-        "spec": {"nodeName": "node-a", "containers": [{"name": "main", "image": "i", "command": ["sleep", "3600"],
-            "resources": {"limits": {NVIDIA_GPU: "2"}}}]}
-    }))
-    .unwrap();
-    let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), "default");
-    pods.create(&PostParams::default(), &pod).await.unwrap();
-    until("it runs", || cluster.kubelet.view().get("default/p").is_some_and(|pod| pod.containers["main"].running))
-        .await;
+    cluster.create("p", NVIDIA_GPU, 2, json!([])).await;
+    until("it runs", || cluster.runs("p")).await;
     let view = cluster.kubelet.view()["default/p"].clone();
     let devices = view.devices(NVIDIA_GPU);
     assert_eq!(devices.len(), 2);
@@ -349,8 +374,7 @@ async fn it_is_ready_with_a_device_or_when_there_is_none_for_certain() {
         (false, NvmlReturn::Success, true),
     ] {
         let mut node = TestNode::new(NodeSpec::new("ready").shaped(Shape::Pairs));
-        let address = free_port();
-        node.options.ports.listen = AdminListen::At(address);
+        let address = node.listens();
         node.options.fail_on_init_error = false;
         node.options.timings.nvml_retry = std::time::Duration::from_millis(100);
         if !nics {
@@ -358,14 +382,8 @@ async fn it_is_ready_with_a_device_or_when_there_is_none_for_certain() {
         }
         node.machine.fail_start(start).unwrap();
         let (_kubelet, daemon) = (node.kubelet().await, node.daemon());
-        let mut said = String::new();
-        let begin = baton::runtime::clock::mono();
         // Until it is registered: then it is ready, or says what it lacks.
-        while !said.contains("200 OK") && !said.contains("without a device") {
-            assert!(baton::runtime::clock::mono() - begin < super::test_node::PATIENCE, "{said}");
-            tokio::task::yield_now().await;
-            said = get(address, "/readyz").await;
-        }
+        let said = readiness(address, &["200 OK", "without a device"]).await;
         assert_eq!(said.contains("200 OK"), ready, "{said}");
         node.machine.fail_start(NvmlReturn::Success).unwrap();
         node.until(NVIDIA_GPU, 4).await;
@@ -381,30 +399,28 @@ async fn a_library_that_cannot_be_loaded_is_said_and_waited_for() {
     let library = node.machine.nvml_library().with_file_name("broken.so");
     std::fs::write(&library, "no library").unwrap();
     std::fs::remove_dir_all(node.machine.sysfs_root().join("class")).unwrap();
-    let address = free_port();
-    node.options.ports.listen = AdminListen::At(address);
+    let address = node.listens();
     node.options.paths.nvml_library = Some(library.clone());
     node.options.fail_on_init_error = false;
     node.options.timings.nvml_retry = std::time::Duration::from_millis(100);
     let (_kubelet, daemon) = (node.kubelet().await, node.daemon());
-    let begin = baton::runtime::clock::mono();
-    let mut said = String::new();
-    while !said.contains("cannot be loaded") {
-        assert!(
-            !said.contains("200 OK") && baton::runtime::clock::mono() - begin < super::test_node::PATIENCE,
-            "{said}"
-        );
-        tokio::task::yield_now().await;
-        said = get(address, "/readyz").await;
-    }
+    let said = readiness(address, &["200 OK", "cannot be loaded"]).await;
+    assert!(!said.contains("200 OK"), "{said}");
     std::fs::remove_file(&library).unwrap();
     std::os::unix::fs::symlink(node.machine.nvml_library(), &library).unwrap();
     node.until(NVIDIA_GPU, 4).await;
     daemon.stop().await;
 }
 
-pub fn free_port() -> SocketAddr {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+/// What the daemon says of its readiness, once it has one of these words in it.
+pub async fn readiness(address: SocketAddr, words: &[&str]) -> String {
+    waits(&format!("it says one of {words:?}"), PATIENCE, async || {
+        // The daemon listens once it has been given a turn.
+        tokio::task::yield_now().await;
+        let said = get(address, "/readyz").await;
+        words.iter().any(|word| said.contains(word)).then_some(said)
+    })
+    .await
 }
 
 pub async fn get(address: SocketAddr, path: &str) -> String {
@@ -451,10 +467,10 @@ async fn a_notice_that_comes_again_is_counted_and_outlives_its_event() {
         all.iter().map(|event| event.series.as_ref().map_or(1, |series| series.count)).collect::<Vec<_>>()
     };
     (0..2).for_each(|_| post());
-    waits("two are one series", super::test_node::PATIENCE, async || (counts().await == [2]).then_some(())).await;
+    waits("two are one series", PATIENCE, async || (counts().await == [2]).then_some(())).await;
     events.delete_collection(&DeleteParams::default(), &ListParams::default()).await.unwrap();
     post();
-    waits("it is there again", super::test_node::PATIENCE, async || (counts().await == [1]).then_some(())).await;
+    waits("it is there again", PATIENCE, async || (counts().await == [1]).then_some(())).await;
     drop(notices);
     writer.await.unwrap();
 }

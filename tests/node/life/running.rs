@@ -5,46 +5,25 @@ use std::time::Duration;
 
 use baton::agent::options::DeviceListStrategy;
 use baton::contract::key::{NVIDIA_GPU, RDMA};
-use baton::runtime::admin::AdminListen;
 use baton::sim::apiserver::{Effect, FaultRule};
 use baton::sim::hardware::{NodeSpec, NvmlReturn};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
-use kube::api::{DeleteParams, PostParams};
+use kube::api::DeleteParams;
 use serde_json::{Value, json};
 
-use super::reported::{NodeCluster, cluster, free_port, get};
+use super::reported::{NodeCluster, get, reporting};
 use super::test_node::{PATIENCE, TestNode, until};
 
 fn pods(cluster: &NodeCluster) -> Api<Pod> {
     Api::namespaced(cluster.client.clone(), "default")
 }
 
-/// A pod on this node that the kubelet chooses devices for, with this environment.
-async fn create(cluster: &NodeCluster, name: &str, gpus: u32, env: Value) {
-    let pod: Pod = serde_json::from_value(json!({
-        "metadata": {"name": name, "namespace": "default"},
-        "spec": {"nodeName": "node-a", "terminationGracePeriodSeconds": 0, "containers": [{
-            "name": "main", "image": "i", "command": ["sleep", "3600"], "env": env,
-            "resources": {"limits": {NVIDIA_GPU: gpus.to_string()}}}]}
-    }))
-    .unwrap();
-    pods(cluster).create(&PostParams::default(), &pod).await.unwrap();
-}
-
 /// What the kubelet holds for it, once it runs.
 async fn running(cluster: &NodeCluster, name: &str) -> (BTreeSet<String>, i32) {
-    let key = format!("default/{name}");
-    until("it runs", || cluster.kubelet.view().get(&key).is_some_and(|pod| pod.containers["main"].running)).await;
-    let pod = cluster.kubelet.view()[&key].clone();
+    until("it runs", || cluster.runs(name)).await;
+    let pod = cluster.kubelet.view()[&format!("default/{name}")].clone();
     (pod.devices(NVIDIA_GPU), pod.containers["main"].restarts)
-}
-
-async fn until_allocatable(cluster: &NodeCluster, count: &str) {
-    until("the node offers its GPUs", || {
-        cluster.server().objects("", "nodes")[0]["status"]["allocatable"][NVIDIA_GPU] == count
-    })
-    .await;
 }
 
 /// The pods that the ledger names.
@@ -58,10 +37,9 @@ async fn in_ledger(address: std::net::SocketAddr) -> Vec<String> {
 async fn a_running_pod_keeps_its_devices_through_faults_and_restarts() {
     let mut node = TestNode::new(NodeSpec::new("through"));
     node.options.gpu_sharing = false;
-    let cluster = cluster(&mut node).await;
-    let mut daemon = node.shipped();
-    until_allocatable(&cluster, "8").await;
-    create(&cluster, "p", 2, json!([])).await;
+    let (cluster, mut daemon) = reporting(&mut node).await;
+    cluster.until_allocatable(NVIDIA_GPU, "8").await;
+    cluster.create("p", NVIDIA_GPU, 2, json!([])).await;
     let before = running(&cluster, "p").await;
     assert_eq!(before.0.len(), 2);
     let sick = before.0.first().unwrap();
@@ -80,11 +58,11 @@ async fn a_running_pod_keeps_its_devices_through_faults_and_restarts() {
         }
         node.until(NVIDIA_GPU, 7).await;
         assert_eq!(running(&cluster, "p").await, before, "daemon {daemon_restarts}, kubelet {kubelet_restarts}");
-        let cdi = std::fs::read_to_string(node.path("cdi/koordinator.sh-gpu.json")).unwrap();
+        let cdi = node.cdi("gpu");
         assert!(before.0.iter().all(|uuid| cdi.contains(uuid)), "a restart of its container asks for both names");
     }
-    until_allocatable(&cluster, "7").await;
-    create(&cluster, "q", 6, json!([])).await;
+    cluster.until_allocatable(NVIDIA_GPU, "7").await;
+    cluster.create("q", NVIDIA_GPU, 6, json!([])).await;
     let others = running(&cluster, "q").await.0;
     assert!(others.len() == 6 && others.is_disjoint(&before.0), "{others:?}");
     node.machine.fault(gpu, NvmlReturn::Success).unwrap();
@@ -108,23 +86,9 @@ async fn reboot(kubelet_first: bool) {
     let mut node = TestNode::new(NodeSpec::new("renumbered"));
     node.options.gpu_sharing = false;
     node.options.device_list_strategy = vec![DeviceListStrategy::Envvar];
-    let cluster = cluster(&mut node).await;
-    let daemon = node.shipped();
-    let until_offered = || {
-        until("the node offers its NICs", || {
-            cluster.server().objects("", "nodes")[0]["status"]["allocatable"][RDMA] == "400"
-        })
-    };
-    until_offered().await;
-    let create = async |name: &str| {
-        let pod: Pod = serde_json::from_value(json!({
-            "metadata": {"name": name, "namespace": "default"},
-            "spec": {"nodeName": "node-a", "terminationGracePeriodSeconds": 0, "containers": [{
-                "name": "main", "image": "i", "command": ["sleep", "3600"], "resources": {"limits": {RDMA: "100"}}}]}
-        }))
-        .unwrap();
-        pods(&cluster).create(&PostParams::default(), &pod).await.unwrap();
-    };
+    let (cluster, daemon) = reporting(&mut node).await;
+    cluster.until_allocatable(RDMA, "400").await;
+    let create = async |name: &str| cluster.create(name, RDMA, 100, json!([])).await;
     // Its NIC, by the number that the machine lists it with, and the device node that its container has.
     let given = async |name: &str| {
         running(&cluster, name).await;
@@ -180,7 +144,7 @@ async fn reboot(kubelet_first: bool) {
         pods(&cluster).delete(name, &DeleteParams::default()).await.unwrap();
         until("it is gone", || !cluster.kubelet.view().contains_key(&format!("default/{name}"))).await;
     }
-    until_offered().await;
+    cluster.until_allocatable(RDMA, "400").await;
     create("c").await;
     create("d").await;
     for (nic, has) in [given("c").await, given("d").await] {
@@ -195,14 +159,13 @@ async fn what_a_pod_writes_into_its_own_environment_gives_it_no_device() {
     let mut node = TestNode::new(NodeSpec::new("env"));
     node.options.gpu_sharing = false;
     node.options.pass_device_specs = true;
-    let cluster = cluster(&mut node).await;
-    let daemon = node.shipped();
-    until_allocatable(&cluster, "8").await;
+    let (cluster, daemon) = reporting(&mut node).await;
+    cluster.until_allocatable(NVIDIA_GPU, "8").await;
     let greedy = json!([
         {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"},
         {"name": "CUDA_VISIBLE_DEVICES", "value": "0,1,2,3,4,5,6,7"},
         {"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "all"}]);
-    create(&cluster, "greedy", 1, greedy).await;
+    cluster.create("greedy", NVIDIA_GPU, 1, greedy).await;
     let (devices, _) = running(&cluster, "greedy").await;
     let uuid = devices.first().unwrap();
     let injected = cluster.kubelet.view()["default/greedy"].containers["main"].injected.clone().unwrap();
@@ -217,10 +180,8 @@ async fn what_a_pod_writes_into_its_own_environment_gives_it_no_device() {
         .collect();
     assert_eq!(gpus, [&format!("/dev/nvidia{minor}")]);
     // The spec's own edit comes after the pod's, but for CRI-O before 1.34: a runtime hook that reads the variable finds no device to add.
-    let cdi = std::fs::read_to_string(node.path("cdi/koordinator.sh-gpu.json")).unwrap();
-    let spec: Value = serde_json::from_str(&cdi).unwrap();
     assert_eq!(
-        spec["containerEdits"]["env"],
+        node.cdi_spec("gpu")["containerEdits"]["env"],
         json!(["NVIDIA_VISIBLE_DEVICES=void", "TRITON_LIBCUDA_PATH=/usr/local/nvidia/lib64"])
     );
     daemon.stop().await;
@@ -231,10 +192,9 @@ async fn a_vendors_cdi_file_is_named_in_answers_and_none_is_written_beside_it() 
     let mut node = TestNode::new(NodeSpec::new("vendor"));
     node.options.gpu_sharing = false;
     node.options.cdi_kind = "nvidia.com/gpu".into();
-    let cluster = cluster(&mut node).await;
-    let daemon = node.shipped();
-    until_allocatable(&cluster, "8").await;
-    create(&cluster, "p", 1, json!([])).await;
+    let (cluster, daemon) = reporting(&mut node).await;
+    cluster.until_allocatable(NVIDIA_GPU, "8").await;
+    cluster.create("p", NVIDIA_GPU, 1, json!([])).await;
     let (devices, _) = running(&cluster, "p").await;
     let injected = cluster.kubelet.view()["default/p"].containers["main"].injected.clone().unwrap();
     assert_eq!(injected.cdi_devices, [format!("nvidia.com/gpu={}", devices.first().unwrap())]);
@@ -249,9 +209,8 @@ async fn pods_are_served_and_faults_reach_the_kubelet_while_no_write_is_answered
     node.options.gpu_sharing = false;
     node.options.timings.rescan = Duration::from_secs(3600);
     node.options.periods.recovery_window = Duration::from_secs(3600);
-    let cluster = cluster(&mut node).await;
-    let daemon = node.shipped();
-    until_allocatable(&cluster, "8").await;
+    let (cluster, daemon) = reporting(&mut node).await;
+    cluster.until_allocatable(NVIDIA_GPU, "8").await;
     for (verb, resource) in
         [("patch", "nodes"), ("patch", "devices"), ("create", "events"), ("patch", "events"), ("update", "leases")]
     {
@@ -264,14 +223,14 @@ async fn pods_are_served_and_faults_reach_the_kubelet_while_no_write_is_answered
         calls
     };
     let before = calls();
-    create(&cluster, "p", 2, json!([])).await;
+    cluster.create("p", NVIDIA_GPU, 2, json!([])).await;
     assert_eq!(running(&cluster, "p").await.0.len(), 2);
     assert_eq!(calls(), before, "nothing was asked of NVML");
     for (gpu, left) in [(0, 7), (7, 6)] {
         node.machine.xid(gpu, 79).unwrap();
         node.until(NVIDIA_GPU, left).await;
     }
-    create(&cluster, "q", 2, json!([])).await;
+    cluster.create("q", NVIDIA_GPU, 2, json!([])).await;
     assert_eq!(running(&cluster, "q").await.0.len(), 2);
     daemon.stop().await;
 }
@@ -281,12 +240,10 @@ async fn a_watch_that_falls_silent_is_noticed_and_what_it_missed_is_learned() {
     let mut node = TestNode::new(NodeSpec::new("mute"));
     node.options.gpu_sharing = false;
     node.options.timings.watch_timeout = Duration::from_secs(1);
-    let address = free_port();
-    node.options.ports.listen = AdminListen::At(address);
-    let cluster = cluster(&mut node).await;
-    let daemon = node.shipped();
-    until_allocatable(&cluster, "8").await;
-    create(&cluster, "p", 8, json!([])).await;
+    let address = node.listens();
+    let (cluster, daemon) = reporting(&mut node).await;
+    cluster.until_allocatable(NVIDIA_GPU, "8").await;
+    cluster.create("p", NVIDIA_GPU, 8, json!([])).await;
     running(&cluster, "p").await;
     assert_eq!(in_ledger(address).await, ["p"]);
     let watches = FaultRule { agent: "baton-device-plugin".to_owned(), ..FaultRule::on("watch", "pods") };

@@ -1,6 +1,7 @@
 //! One node: a virtual machine, a simulated kubelet, and the daemon.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -19,10 +20,11 @@ use baton::contract::podresources::pod_resources_lister_client::PodResourcesList
 use baton::contract::{DeviceEntry, DeviceId, DeviceType, Identity, PodRef};
 use baton::decide::handoff::{DevicesBehind, NodeInventory, UnassignedPods};
 use baton::decide::node::HandoffStatus;
-use baton::runtime::admin::PortOptions;
+use baton::runtime::admin::{AdminListen, PortOptions};
 use baton::sim::hardware::{NodeSpec, VirtualNode};
 use baton::sim::kubelet::{Kubelet, KubeletOptions};
 use futures::future::BoxFuture;
+use serde_json::Value;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -135,6 +137,30 @@ impl TestNode {
     pub fn shipped(&self) -> Daemon {
         let stop = CancellationToken::new();
         Daemon { task: tokio::spawn(daemon::run(self.options.clone(), stop.clone())), stop }
+    }
+
+    /// The daemon listens at the address that is answered.
+    pub fn listens(&mut self) -> SocketAddr {
+        let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        self.options.ports.listen = AdminListen::At(address);
+        address
+    }
+
+    /// Why a device is out of service; empty where it is not.
+    pub fn reason(&self, id: &str) -> String {
+        let inventory = self.handoff.inventory.lock().unwrap();
+        let Some(device) = inventory.devices.get(&DeviceId::parse(id).unwrap()) else { return "not there".to_owned() };
+        device.reason.as_deref().unwrap_or_default().to_owned()
+    }
+
+    /// What the CDI file of `gpu` or `rdma` says.
+    pub fn cdi(&self, kind: &str) -> String {
+        std::fs::read_to_string(self.path("cdi").join(format!("koordinator.sh-{kind}.json"))).unwrap()
+    }
+
+    /// The same, parsed.
+    pub fn cdi_spec(&self, kind: &str) -> Value {
+        serde_json::from_str(&self.cdi(kind)).unwrap()
     }
 
     /// Healthy ids by resource, as the kubelet has them. Empty while it does not answer.
