@@ -61,10 +61,7 @@ struct Pair {
 
 impl Pair {
     async fn start() -> Self {
-        let cluster = JobCluster::start().await;
-        cluster.offer("1").await;
-        let controller = cluster.controller(&["--leader-elect=false"]);
-        let scheduler = cluster.scheduler(&["--leader-elect=false"]);
+        let (cluster, scheduler, controller) = JobCluster::whole("1").await;
         Self { cluster, controller, scheduler, runs: 0 }
     }
 
@@ -181,8 +178,7 @@ impl JobCluster {
                     if let Some(found) = found.filter(|found| found.uid() == uid) {
                         // What the garbage collector of pods does.
                         if found.metadata.deletion_timestamp.is_some() {
-                            let now = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
-                            self.pods().delete(pod, &now).await.ok();
+                            self.remove(pod).await;
                         }
                         return None;
                     }

@@ -85,11 +85,7 @@ async fn a_foreign_pod_is_neither_adopted_nor_deleted() {
     assert_eq!(cluster.status("rl").await.ready.as_deref().map(|ready| ready.ends_with("/2")), Some(true));
     let left = cluster.pods().get("rl-actor-0").await.unwrap();
     assert_eq!((left.uid(), left.metadata.deletion_timestamp), (foreign.uid(), None));
-    cluster
-        .pods()
-        .delete("rl-actor-0", &DeleteParams { grace_period_seconds: Some(0), ..Default::default() })
-        .await
-        .unwrap();
+    cluster.remove("rl-actor-0").await;
     cluster
         .play_until("the worker is made", "rl", async || cluster.status("rl").await.ready.as_deref() == Some("2/2"))
         .await;
@@ -144,8 +140,7 @@ async fn a_job_deleted_in_mid_creation_leaves_nothing_behind() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dying_leader_of_a_vanished_node_is_removed_by_force() {
-    let mut cluster = JobCluster::start().await;
-    let _controller = cluster.controller(&["--leader-elect=false"]);
+    let (mut cluster, _controller) = JobCluster::controlled().await;
     cluster.submit("rl", |_| ()).await;
     cluster.play_until_stage("rl", Stage::Running).await;
     let leader = cluster.pods().get("rl-learner").await.unwrap();
@@ -165,8 +160,7 @@ async fn a_dying_leader_of_a_vanished_node_is_removed_by_force() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_image_that_never_comes_and_a_job_that_never_fits_fail() {
-    let mut cluster = JobCluster::start().await;
-    let _controller = cluster.controller(&["--leader-elect=false"]);
+    let (mut cluster, _controller) = JobCluster::controlled().await;
     cluster.submit("rl", |_| ()).await;
     cluster.untouched.insert("rl-learner".to_owned());
     cluster.play_until_stage("rl", Stage::Starting).await;
@@ -204,13 +198,10 @@ async fn jobs_are_listed_for_people_and_for_programs() {
     let (cluster, _controller) = JobCluster::controlled().await;
     cluster.submit("rl", |_| ()).await;
     cluster.play_until_stage("rl", Stage::Running).await;
-    let path = &cluster.kubeconfig;
     let get = async |args: &str| {
-        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_baton"));
-        command.args(args.split(' ')).env("KUBECONFIG", path);
-        let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8(output.stdout).unwrap()
+        let (code, text, said) = cluster.baton(&args.split(' ').collect::<Vec<_>>()).await;
+        assert_eq!(code, Some(0), "{said}");
+        text
     };
     let table = get("get jobs").await;
     assert!(table.contains("rl") && table.contains("Running") && table.contains("ScheduledSucceed"), "{table}");

@@ -15,7 +15,7 @@ use crate::harness::wait::until;
 
 /// The user that the scheduler is.
 pub const SCHEDULER: &str = "system:serviceaccount:baton-system:baton-scheduler";
-const POLICIES: [&str; 6] = ["Gang", "BinPack", "LeaderFirst", "MinFragment", "JobAffinity", "JobAntiAffinity"];
+pub const POLICIES: [&str; 6] = ["Gang", "BinPack", "LeaderFirst", "MinFragment", "JobAffinity", "JobAntiAffinity"];
 
 impl JobCluster {
     /// The scheduler as it ships, with the rights of its role.
@@ -37,25 +37,21 @@ impl JobCluster {
     /// What every node offers.
     pub async fn offer(&self, cpu: &str) {
         for number in 0..3 {
-            let offered = json!({ "cpu": cpu, "memory": "32Gi", "pods": "110" });
-            let patch = Patch::Merge(json!({ "status": { "capacity": offered, "allocatable": offered } }));
-            self.nodes().patch_status(&format!("node-{number}"), &PatchParams::default(), &patch).await.unwrap();
+            self.offers(&format!("node-{number}"), cpu).await;
         }
+    }
+
+    /// What one node offers.
+    async fn offers(&self, node: &str, cpu: &str) {
+        let offered = json!({ "cpu": cpu, "memory": "32Gi", "pods": "110" });
+        let patch = Patch::Merge(json!({ "status": { "capacity": offered, "allocatable": offered } }));
+        self.nodes().patch_status(node, &PatchParams::default(), &patch).await.unwrap();
     }
 
     /// Kubelets start what is bound and remove what is deleted, but not on lost nodes.
     pub async fn play_bound(&self, job: &str) {
-        for (number, (name, pod)) in self.pods_of(job).await.into_iter().enumerate() {
-            let bound = pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some());
-            let phase = pod.status.as_ref().and_then(|status| status.phase.clone()).unwrap_or_default();
-            if pod.metadata.deletion_timestamp.is_some() {
-                let now = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
-                self.pods().delete(&name, &now).await.ok();
-            } else if bound && phase == "Pending" {
-                let ready = json!([{ "type": "Ready", "status": "True" }]);
-                let ip = format!("10.0.0.{number}");
-                self.say(&name, json!({ "phase": "Running", "podIP": ip, "conditions": ready })).await;
-            }
+        for (number, pod) in self.pods_of(job).await.values().enumerate() {
+            self.play_kubelet(number, pod).await;
         }
     }
 
@@ -67,7 +63,7 @@ impl JobCluster {
         .await;
     }
 
-    async fn runs(&self, job: &str) {
+    pub async fn runs(&self, job: &str) {
         self.whole_until(&format!("{job} runs"), job, async || {
             let status = self.status(job).await;
             status.stage == Some(Stage::Running) && status.ready.as_deref() == Some("2/2")
@@ -86,13 +82,16 @@ impl JobCluster {
     pub async fn submit_with(&self, name: &str, policy: &str) {
         self.submit(name, |job| {
             job["spec"]["schedulerPolicy"] = json!({ "basicPolicy": policy });
-            for template in ["/spec/leader/template/spec/containers/0", "/spec/workerSets/0/template/spec/containers/0"]
-            {
-                let container: &mut Value = job.pointer_mut(template).unwrap();
-                container["resources"] = json!({ "limits": { "cpu": "1", "memory": "1Gi" } });
-            }
+            every_pod_asks(job, json!({ "cpu": "1", "memory": "1Gi" }));
         })
         .await;
+    }
+}
+
+/// Limits of the leader and of the workers.
+pub fn every_pod_asks(job: &mut Value, limits: Value) {
+    for template in ["/spec/leader/template/spec/containers/0", "/spec/workerSets/0/template/spec/containers/0"] {
+        job.pointer_mut(template).unwrap()["resources"] = json!({ "limits": limits });
     }
 }
 
@@ -175,10 +174,7 @@ async fn a_job_survives_the_death_of_both_daemons_at_every_stage() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_node_costs_a_worker_its_place_and_the_leader_a_restart() {
-    let cluster = JobCluster::start().await;
-    cluster.offer("1").await;
-    let _scheduler = cluster.scheduler(&[]);
-    let _controller = cluster.controller(&[]);
+    let (cluster, _scheduler, _controller) = JobCluster::whole("1").await;
     cluster.submit_with("rl", "BinPack").await;
     cluster.runs("rl").await;
     let first = nodes(&cluster.pods_of("rl").await);
@@ -194,9 +190,7 @@ async fn a_lost_node_costs_a_worker_its_place_and_the_leader_a_restart() {
         })
         .await;
     cluster.node("node-3").await;
-    let offered = json!({ "cpu": "1", "memory": "32Gi", "pods": "110" });
-    let patch = Patch::Merge(json!({ "status": { "allocatable": offered } }));
-    cluster.nodes().patch_status("node-3", &PatchParams::default(), &patch).await.unwrap();
+    cluster.offers("node-3", "1").await;
     cluster
         .whole_until("the worker has another place", "rl", async || {
             let crew = nodes(&cluster.pods_of("rl").await);
@@ -208,7 +202,7 @@ async fn a_lost_node_costs_a_worker_its_place_and_the_leader_a_restart() {
     assert_eq!(second["rl-actor-0"], first["rl-actor-0"], "a pod with a place keeps it");
     lose("rl-learner").await;
     cluster.node("node-4").await;
-    cluster.nodes().patch_status("node-4", &PatchParams::default(), &patch).await.unwrap();
+    cluster.offers("node-4", "1").await;
     cluster
         .whole_until("the job runs again", "rl", async || {
             let status = cluster.status("rl").await;

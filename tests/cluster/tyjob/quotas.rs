@@ -6,9 +6,10 @@ use baton::contract::tyjob::{ScheduleState, Stage, condition};
 use baton::sim::apiserver::{Effect, FaultRule};
 use k8s_openapi::api::core::v1::{LimitRange, Pod, ResourceQuota};
 use kube::Client;
-use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
+use kube::api::{Api, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
+use super::placed::every_pod_asks;
 use super::verbs::{JobCluster, SOON};
 use crate::harness::TestServer;
 use crate::harness::wait::until;
@@ -114,9 +115,7 @@ async fn predicted(client: &Client, spec: &Value) -> Option<String> {
 }
 
 fn one_cpu(job: &mut Value) {
-    for template in ["/spec/leader/template/spec/containers/0", "/spec/workerSets/0/template/spec/containers/0"] {
-        job.pointer_mut(template).unwrap()["resources"] = json!({"limits": {"cpu": "1"}});
-    }
+    every_pod_asks(job, json!({"cpu": "1"}));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -125,13 +124,10 @@ async fn a_job_runs_within_its_quota_and_no_pod_of_it_is_ever_refused() {
     cluster.offer("16").await;
     let cpus = |count: &str| json!({"hard": {"requests.cpu": count}});
     quota(&cluster.client, "cpus", cpus("4"), json!({"requests.cpu": "1"})).await;
-    let _scheduler = cluster.scheduler(&[]);
-    let _controller = cluster.controller(&[]);
+    let _daemons = cluster.daemons();
     cluster.submit("rl", one_cpu).await;
     // A leader and both actors: 3 CPUs are left.
-    cluster
-        .whole_until("the job runs", "rl", async || cluster.status("rl").await.ready.as_deref() == Some("2/2"))
-        .await;
+    cluster.runs("rl").await;
     cluster.submit("next", one_cpu).await;
     let message = until("the next job waits", SOON, async || {
         let status = cluster.status("next").await;
@@ -150,11 +146,7 @@ async fn a_job_runs_within_its_quota_and_no_pod_of_it_is_ever_refused() {
     let status = cluster.status("next").await;
     assert_eq!((status.schedule_state, status.allocations.len()), (Some(ScheduleState::ScheduledPartly), 2));
     quota(&cluster.client, "cpus", cpus("7"), json!({"requests.cpu": "6"})).await;
-    cluster
-        .whole_until("the next job runs whole", "next", async || {
-            cluster.status("next").await.ready.as_deref() == Some("2/2")
-        })
-        .await;
+    cluster.runs("next").await;
     for job in ["rl", "next"] {
         let (status, events) = (cluster.status(job).await, cluster.events(job).await);
         assert!(status.condition(condition::POD_REFUSED).is_none(), "{status:?}");
@@ -167,8 +159,7 @@ async fn no_job_is_placed_before_the_scheduler_may_read_quotas() {
     let cluster = JobCluster::start().await;
     cluster.offer("16").await;
     let forbidden = cluster.server().faults().add(FaultRule::on("", "resourcequotas"), Effect::Answer(403, None));
-    let _scheduler = cluster.scheduler(&[]);
-    let _controller = cluster.controller(&[]);
+    let _daemons = cluster.daemons();
     cluster.submit("rl", one_cpu).await;
     until("the job waits", SOON, async || {
         let status = cluster.status("rl").await;
@@ -177,9 +168,7 @@ async fn no_job_is_placed_before_the_scheduler_may_read_quotas() {
     })
     .await;
     cluster.server().faults().remove(forbidden);
-    cluster
-        .whole_until("the job runs", "rl", async || cluster.status("rl").await.ready.as_deref() == Some("2/2"))
-        .await;
+    cluster.runs("rl").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -204,10 +193,7 @@ async fn places_of_a_job_whose_leader_is_not_made_are_given_back_for_a_while() {
     let explained = scheduler.get("/jobs/default/rl").await.unwrap();
     assert!(explained.contains("\"class\":\"resting\""), "{explained}");
     // The owner of the job edits it once the name is free.
-    let now = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
-    cluster.pods().delete("rl-learner", &now).await.unwrap();
+    cluster.remove("rl-learner").await;
     cluster.edit("rl", json!({"priority": 6})).await;
-    cluster
-        .whole_until("the job runs", "rl", async || cluster.status("rl").await.ready.as_deref() == Some("2/2"))
-        .await;
+    cluster.runs("rl").await;
 }

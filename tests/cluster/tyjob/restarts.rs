@@ -72,8 +72,7 @@ fn sums(status: &TyJobStatus, part: &str) -> (i32, i32) {
 async fn whoever_crashes_under_whatever_policy_is_restarted_as_often_as_the_limit_says() {
     let cluster = JobCluster::start().await;
     let _kubelets = cluster.kubelets(0.2).await;
-    let _scheduler = cluster.scheduler(&["--leader-elect=false"]);
-    let _controller = cluster.controller(&["--leader-elect=false"]);
+    let _daemons = cluster.daemons();
     let mut beside = pod("Never", &["sleep", "3000"]);
     beside["initContainers"] = json!([{ "name": "side", "image": "i", "command": CRASHES, "restartPolicy": "Always" }]);
     let mut first = pod("OnFailure", &["sleep", "3000"]);
@@ -127,8 +126,7 @@ async fn whoever_crashes_under_whatever_policy_is_restarted_as_often_as_the_limi
 async fn a_limit_that_is_passed_while_the_controller_is_down_fails_the_job_at_its_return() {
     let cluster = JobCluster::start().await;
     let _kubelets = cluster.kubelets(0.05).await;
-    let _scheduler = cluster.scheduler(&["--leader-elect=false"]);
-    let mut controller = cluster.controller(&["--leader-elect=false"]);
+    let (_scheduler, mut controller) = cluster.daemons();
     let parts = [("lead", "learner", "lead-learner"), ("work", "actor", "work-actor-0")];
     for (name, part, _) in parts {
         cluster.crashing(name, part, 2, pod("OnFailure", &CRASHES)).await;
@@ -153,8 +151,7 @@ async fn a_limit_that_is_passed_while_the_controller_is_down_fails_the_job_at_it
 async fn a_controller_that_is_killed_again_and_again_counts_every_restart_once() {
     let cluster = JobCluster::start().await;
     let kubelets = cluster.kubelets(0.05).await;
-    let _scheduler = cluster.scheduler(&["--leader-elect=false"]);
-    let mut controller = cluster.controller(&["--leader-elect=false"]);
+    let (_scheduler, mut controller) = cluster.daemons();
     let parts = [("lead", "learner", "lead-learner"), ("work", "actor", "work-actor-0")];
     for (name, part, _) in parts {
         cluster.crashing(name, part, 4, pod("OnFailure", &["sleep", "3000"])).await;

@@ -10,13 +10,13 @@ use kube::ResourceExt;
 use kube::api::{DeleteParams, ListParams, PostParams};
 use serde_json::{Value, json};
 
+use super::placed::POLICIES;
 use super::verbs::{JobCluster, SOON};
 use crate::dice::Dice;
 use crate::harness::wait::until;
 
 const NODES: usize = 3;
 const CPUS: u32 = 4;
-const POLICIES: [&str; 6] = ["Gang", "BinPack", "LeaderFirst", "MinFragment", "JobAffinity", "JobAntiAffinity"];
 const QUEUES: [&str; 2] = ["Priority", "DRF"];
 const GANG: &str = "gang.scheduling.koordinator.sh/";
 
@@ -49,10 +49,6 @@ fn cpus_of(pod: &Pod) -> i64 {
     let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
     let amounts = containers.filter_map(|container| container.resources.as_ref()?.requests.as_ref()?.get("cpu"));
     amounts.map(|amount| amount.0.parse::<i64>().unwrap()).sum()
-}
-
-fn phase(pod: &Pod) -> &str {
-    pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
 }
 
 fn node(pod: &Pod) -> Option<&str> {
@@ -120,14 +116,7 @@ impl JobCluster {
     /// Kubelets start what is bound.
     async fn play_all(&self, pods: &[Pod]) {
         for (number, pod) in pods.iter().enumerate() {
-            if pod.metadata.deletion_timestamp.is_some() {
-                let now = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
-                self.pods().delete(&pod.name_any(), &now).await.ok();
-            } else if node(pod).is_some() && phase(pod) == "Pending" {
-                let ready = json!([{ "type": "Ready", "status": "True" }]);
-                let ip = format!("10.0.0.{number}");
-                self.say(&pod.name_any(), json!({ "phase": "Running", "podIP": ip, "conditions": ready })).await;
-            }
+            self.play_kubelet(number, pod).await;
         }
     }
 
@@ -184,8 +173,7 @@ impl JobCluster {
             self.jobs().delete(&job.name_any(), &DeleteParams::default()).await.ok();
         }
         for pod in self.all_pods().await.iter().filter(|pod| !pod.labels().contains_key(keys::JOB)) {
-            let now = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
-            self.pods().delete(&pod.name_any(), &now).await.ok();
+            self.remove(&pod.name_any()).await;
         }
         until("everything of the case is gone", SOON, async || {
             let pods = self.all_pods().await;
@@ -198,11 +186,8 @@ impl JobCluster {
 
 async fn compete(cases: u64) {
     let first: u64 = std::env::var("BATON_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0);
-    let cluster = JobCluster::start().await;
+    let (cluster, _scheduler, _controller) = JobCluster::whole(&CPUS.to_string()).await;
     assert_eq!(cluster.nodes().list(&ListParams::default()).await.unwrap().items.len(), NODES);
-    cluster.offer(&CPUS.to_string()).await;
-    let _scheduler = cluster.scheduler(&["--leader-elect=false"]);
-    let _controller = cluster.controller(&["--leader-elect=false"]);
     let (mut ran, mut waited, mut whole) = (0, 0, 0);
     for seed in first..first + cases {
         let case = cluster.submit_case(&mut Dice(seed)).await;

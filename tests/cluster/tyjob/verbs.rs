@@ -50,6 +50,19 @@ impl JobCluster {
         (cluster, controller)
     }
 
+    /// Nodes that offer so much, and both daemons as they ship, which lead without a Lease.
+    pub async fn whole(cpu: &str) -> (Self, Daemon, Daemon) {
+        let cluster = Self::start().await;
+        cluster.offer(cpu).await;
+        let (scheduler, controller) = cluster.daemons();
+        (cluster, scheduler, controller)
+    }
+
+    /// The scheduler and the controller.
+    pub fn daemons(&self) -> (Daemon, Daemon) {
+        (self.scheduler(&["--leader-elect=false"]), self.controller(&["--leader-elect=false"]))
+    }
+
     pub async fn node(&self, name: &str) {
         let status = json!({ "conditions": [{ "type": "Ready", "status": "True" }] });
         self.create_object::<Node>(json!({ "metadata": { "name": name }, "status": status })).await;
@@ -155,21 +168,30 @@ impl JobCluster {
                 continue;
             }
             let bound = pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
-            let phase = pod.status.as_ref().and_then(|status| status.phase.clone()).unwrap_or_default();
-            if pod.metadata.deletion_timestamp.is_some() {
-                let now = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
-                self.pods().delete(&name, &now).await.ok();
-            } else if bound.is_none() {
+            if bound.is_none() && pod.metadata.deletion_timestamp.is_none() {
                 self.bind(&name, &pod.annotations()[keys::ALLOCATION].clone()).await;
-            } else if phase == "Pending" {
-                let ready = json!([{ "type": "Ready", "status": "True" }]);
-                self.say(
-                    &name,
-                    json!({ "phase": "Running", "podIP": format!("10.0.0.{number}"), "conditions": ready }),
-                )
-                .await;
+            } else {
+                self.play_kubelet(number, &pod).await;
             }
         }
+    }
+
+    /// Starts a pod that is bound, and removes one that is deleted.
+    pub async fn play_kubelet(&self, number: usize, pod: &Pod) {
+        let bound = pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some());
+        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default();
+        if pod.metadata.deletion_timestamp.is_some() {
+            self.remove(&pod.name_any()).await;
+        } else if bound && phase == "Pending" {
+            let ready = json!([{ "type": "Ready", "status": "True" }]);
+            let ip = format!("10.0.0.{number}");
+            self.say(&pod.name_any(), json!({ "phase": "Running", "podIP": ip, "conditions": ready })).await;
+        }
+    }
+
+    /// Deletes a pod without grace.
+    pub async fn remove(&self, pod: &str) {
+        self.pods().delete(pod, &DeleteParams::default().grace_period(0)).await.ok();
     }
 
     pub async fn bind(&self, pod: &str, node: &str) {
