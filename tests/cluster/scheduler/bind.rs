@@ -19,8 +19,7 @@ pub async fn http(address: std::net::SocketAddr, path: &str) -> (String, String)
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_binding_carries_all_annotations_and_a_pod_costs_two_writes_of_the_scheduler() {
-    let cluster = SchedulerCluster::with_node("n1").await;
-    let scheduler = cluster.scheduler().await;
+    let (cluster, scheduler) = SchedulerCluster::running("n1").await;
     until("ready", || async { http(scheduler.admin, "/readyz").await.0.contains("200").then_some(()) }).await;
     cluster.server().counts().reset();
     cluster.pod("a", json!({"nvidia.com/gpu": "2"})).await;
@@ -48,8 +47,7 @@ async fn one_binding_carries_all_annotations_and_a_pod_costs_two_writes_of_the_s
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_forged_annotation_is_overwritten() {
-    let cluster = SchedulerCluster::with_node("n1").await;
-    let scheduler = cluster.scheduler().await;
+    let (cluster, scheduler) = SchedulerCluster::running("n1").await;
     let forged = json!({key::DEVICE_ALLOCATED: "{\"gpu\":[{\"minor\":7,\"id\":\"GPU-forged\"}]}", key::GPU_MINORS: "7",
         key::GANG_COMMITTED: "1.000/1", key::BIND_TIMESTAMP: "1"});
     cluster.pod_with("plain", json!({"cpu": "1"}), forged).await;
@@ -63,8 +61,7 @@ async fn a_forged_annotation_is_overwritten() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sixteen_shares_on_one_node_pass_the_lock_on_without_retries() {
-    let cluster = SchedulerCluster::with_node("n1").await;
-    let scheduler = cluster.scheduler().await;
+    let (cluster, scheduler) = SchedulerCluster::running("n1").await;
     cluster.server().counts().reset();
     for at in 0..16 {
         cluster.pod(&format!("p{at:02}"), json!({"koordinator.sh/gpu": "50"})).await;
@@ -113,8 +110,7 @@ async fn with_auto_and_an_exact_agent_the_binding_is_the_only_write() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_unschedulable_pod_says_why_in_its_condition_and_at_explain() {
-    let cluster = SchedulerCluster::with_node("n1").await;
-    let scheduler = cluster.scheduler().await;
+    let (cluster, scheduler) = SchedulerCluster::running("n1").await;
     cluster.binds("first", json!({"nvidia.com/gpu": "6"})).await;
     cluster.pod("big", json!({"nvidia.com/gpu": "4"})).await;
     let condition = until("the condition", || async {
@@ -135,8 +131,7 @@ async fn an_unschedulable_pod_says_why_in_its_condition_and_at_explain() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pod_that_waits_for_a_lock_says_so_in_condition_and_event_until_it_is_bound() {
-    let cluster = SchedulerCluster::with_node("n1").await;
-    let scheduler = cluster.scheduler().await;
+    let (cluster, scheduler) = SchedulerCluster::running("n1").await;
     cluster.binds("first", json!({"nvidia.com/gpu": "1"})).await;
     cluster.pod("second", json!({"nvidia.com/gpu": "1"})).await;
     let scheduled = |pod: k8s_openapi::api::core::v1::Pod| {

@@ -10,7 +10,7 @@ use baton::sim::apiserver::{Effect, FaultRule};
 use kube::ResourceExt;
 use serde_json::json;
 
-use crate::scheduler::verbs::{SchedulerCluster, until};
+use crate::scheduler::verbs::SchedulerCluster;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_scheduler_killed_between_lock_and_bind_is_resumed_under_the_same_lock() {
@@ -20,7 +20,7 @@ async fn a_scheduler_killed_between_lock_and_bind_is_resumed_under_the_same_lock
     let id = cluster.server().faults().add(binding, Effect::Hang);
     let scheduler = cluster.scheduler().await;
     cluster.pod("a", json!({"nvidia.com/gpu": "1"})).await;
-    until("the Binding hangs", || async { (cluster.server().faults().fired(id) > 0).then_some(()) }).await;
+    cluster.fires(id, 1).await;
     scheduler.kill().await;
     cluster.server().faults().remove(id);
     let mut before = Vec::new();
@@ -47,12 +47,21 @@ async fn a_lock_whose_bind_cannot_be_resumed_is_released() {
     scheduler.stop().await;
 }
 
+/// So many pods have a GPU each, and none is assigned twice.
+async fn each_has_its_own(cluster: &SchedulerCluster, pods: usize) {
+    let mut devices = BTreeSet::new();
+    for pod in cluster.pods().list(&Default::default()).await.unwrap() {
+        let allocation = DeviceAllocation::parse(&pod.annotations()[key::DEVICE_ALLOCATED]).unwrap();
+        let id = allocation.of(&DeviceType::Gpu)[0].id.clone();
+        assert!(devices.insert(id.clone()), "{id} is assigned twice");
+    }
+    assert_eq!(devices.len(), pods);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_schedulers_that_do_not_know_of_each_other_bind_every_pod_once() {
-    let cluster = SchedulerCluster::start().await;
-    for node in ["n1", "n2"] {
-        cluster.node(node).await;
-    }
+    let cluster = SchedulerCluster::with_node("n1").await;
+    cluster.node("n2").await;
     let (one, two) = (cluster.scheduler().await, cluster.scheduler().await);
     for at in 0..16 {
         cluster.pod(&format!("p{at:02}"), json!({"nvidia.com/gpu": "1"})).await;
@@ -78,13 +87,7 @@ async fn two_schedulers_that_do_not_know_of_each_other_bind_every_pod_once() {
     }
     one.stop().await;
     two.stop().await;
-    let mut devices = BTreeSet::new();
-    for pod in cluster.pods().list(&Default::default()).await.unwrap() {
-        let allocation = DeviceAllocation::parse(&pod.annotations()[key::DEVICE_ALLOCATED]).unwrap();
-        let id = allocation.of(&DeviceType::Gpu)[0].id.clone();
-        assert!(devices.insert(id.clone()), "{id} is assigned twice");
-    }
-    assert_eq!(devices.len(), 16);
+    each_has_its_own(&cluster, 16).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -109,11 +112,5 @@ async fn of_two_candidates_one_leads_and_the_other_takes_over_when_it_is_killed_
     let third = cluster.scheduler_with(options("third")).await;
     cluster.binds("d", json!({"nvidia.com/gpu": "1"})).await;
     third.stop().await;
-    let mut devices = BTreeSet::new();
-    for pod in cluster.pods().list(&Default::default()).await.unwrap() {
-        let allocation = DeviceAllocation::parse(&pod.annotations()[key::DEVICE_ALLOCATED]).unwrap();
-        let id = allocation.of(&DeviceType::Gpu)[0].id.clone();
-        assert!(devices.insert(id.clone()), "{id} is assigned twice");
-    }
-    assert_eq!(devices.len(), 4);
+    each_has_its_own(&cluster, 4).await;
 }

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use baton::contract::{DeviceAllocation, DeviceType, key};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
-use kube::api::{Patch, PatchParams, PostParams};
+use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -75,7 +75,7 @@ async fn pod(cluster: &SchedulerCluster, name: &str, labels: Value, gpus: &str) 
     let pod = json!({"metadata": {"name": name, "namespace": "ml", "labels": labels},
         "spec": {"schedulerName": "pool-scheduler", "automountServiceAccountToken": false,
             "containers": [{"name": "main", "image": "x", "resources": {"limits": {key::NVIDIA_GPU: gpus}}}]}});
-    cluster.pods().create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
+    cluster.make(pod).await;
 }
 
 fn node_of(pod: &Pod) -> &str {

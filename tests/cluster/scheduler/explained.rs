@@ -19,8 +19,7 @@ const POD: &str = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: next\n  namespa
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn explain_and_the_queue_are_shown_on_the_command_line() {
-    let cluster = SchedulerCluster::with_node("n1").await;
-    let scheduler = cluster.scheduler().await;
+    let (cluster, scheduler) = SchedulerCluster::running("n1").await;
     cluster.binds("first", json!({"nvidia.com/gpu": "6"})).await;
     cluster.pod("big", json!({"nvidia.com/gpu": "4"})).await;
     let text = until("big is parked", || async {
@@ -56,8 +55,7 @@ async fn explain_and_the_queue_are_shown_on_the_command_line() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_if_answers_from_the_live_world_and_writes_nothing() {
-    let cluster = SchedulerCluster::with_node("n1").await;
-    let scheduler = cluster.scheduler().await;
+    let (cluster, scheduler) = SchedulerCluster::running("n1").await;
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str, text: &str| {
         let path = folder.path().join(name);

@@ -11,8 +11,7 @@ use crate::scheduler::verbs::{SchedulerCluster, until};
 
 /// One pod through one fault: bound once, the lock names it, nothing is left over.
 async fn survives(rule: FaultRule, effect: Effect) {
-    let cluster = SchedulerCluster::with_node("n1").await;
-    let scheduler = cluster.scheduler().await;
+    let (cluster, scheduler) = SchedulerCluster::running("n1").await;
     let id = cluster.server().faults().add(rule.clone(), effect.clone());
     cluster.binds("a", json!({"nvidia.com/gpu": "1"})).await;
     assert!(cluster.server().faults().fired(id) > 0, "{rule:?} {effect:?} hit nothing");
@@ -76,8 +75,7 @@ async fn no_more_is_decided_than_can_soon_be_sent_and_all_of_it_when_the_answers
         cluster.pod(name, json!({"cpu": "100m"})).await;
     }
     let scheduler = cluster.scheduler_with(SchedulerOptions { concurrency: 2, ..cluster.quick() }).await;
-    until("two Bindings wait for their answer", async || (cluster.server().faults().fired(held) >= 2).then_some(()))
-        .await;
+    cluster.fires(held, 2).await;
     let waiting = metric(scheduler.admin, "baton_scheduler_queue_active").await;
     assert!((130.0..=200.0).contains(&waiting), "{waiting} pods are not decided yet");
     cluster.server().faults().remove(held);
@@ -102,10 +100,7 @@ async fn an_api_server_that_is_away_for_a_while_is_waited_for() {
     cluster.pod("a", json!({"nvidia.com/gpu": "1"})).await;
     let away = cluster.server().faults().add(FaultRule::default(), Effect::DropBefore);
     let scheduler = cluster.scheduler().await;
-    until("the scheduler asks in vain, and again", async || {
-        (cluster.server().faults().fired(away) >= 10).then_some(())
-    })
-    .await;
+    cluster.fires(away, 10).await;
     cluster.server().faults().blackout(Blackout::Refuse);
     cluster.server().faults().remove(away);
     cluster.server().faults().blackout(Blackout::None);
@@ -119,8 +114,7 @@ async fn an_api_server_that_is_away_for_a_while_is_waited_for() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pod_deleted_before_allocate_frees_the_lock_at_once() {
-    let cluster = SchedulerCluster::with_node("n1").await;
-    let scheduler = cluster.scheduler().await;
+    let (cluster, scheduler) = SchedulerCluster::running("n1").await;
     cluster.binds("a", json!({"nvidia.com/gpu": "8"})).await;
     cluster.pod("b", json!({"nvidia.com/gpu": "8"})).await;
     cluster.delete("a").await;
@@ -143,7 +137,7 @@ async fn a_binding_waits_for_no_other_pods_condition_however_many_have_no_answer
     for at in 0..40 {
         cluster.pod(&format!("big-{at}"), json!({"nvidia.com/gpu": "64"})).await;
     }
-    until("conditions wait for an answer", async || (cluster.server().faults().fired(id) >= 2).then_some(())).await;
+    cluster.fires(id, 2).await;
     cluster.binds("a", json!({"nvidia.com/gpu": "1"})).await;
     assert!(cluster.server().faults().fired(id) <= 4, "the events are bounded");
     scheduler.kill().await;
@@ -158,7 +152,7 @@ async fn a_condition_without_an_answer_delays_the_binding_of_its_own_pod_only() 
     let rule = FaultRule::on("patch", "pods").below("status").times(1);
     let id = cluster.server().faults().add(rule, Effect::Hang);
     cluster.pod("a", json!({"nvidia.com/gpu": "1"})).await;
-    until("its condition waits for an answer", async || (cluster.server().faults().fired(id) == 1).then_some(())).await;
+    cluster.fires(id, 1).await;
     cluster.node("n1").await;
     cluster.bound("a").await;
     scheduler.stop().await;
@@ -174,7 +168,7 @@ async fn a_condition_that_is_refused_or_has_no_answer_is_written_again() {
         let id = cluster.server().faults().add(FaultRule::on("patch", "pods").below("status").times(1), effect);
         let name = format!("p-{}", cluster.pods().list(&Default::default()).await.unwrap().items.len());
         cluster.pod(&name, json!({"nvidia.com/gpu": "1"})).await;
-        until("the write is lost", async || (cluster.server().faults().fired(id) == 1).then_some(())).await;
+        cluster.fires(id, 1).await;
         cluster.waits_with(&name, "Unschedulable", "").await;
     }
     scheduler.stop().await;

@@ -1,10 +1,9 @@
 //! The examples of `docs/gang.md` are taken by the API server and run.
 
 use baton::contract::gang::PodGroupApi;
-use k8s_openapi::api::core::v1::{Namespace, Pod};
+use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, DynamicObject, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
-use serde_json::json;
 
 use crate::scheduler::verbs::{SchedulerCluster, until};
 
@@ -23,12 +22,9 @@ fn examples() -> Vec<DynamicObject> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_example_runs() {
-    let cluster = SchedulerCluster::start().await;
-    cluster.cpus("n1", 16).await;
+    let cluster = SchedulerCluster::with_cpus("n1", 16).await;
     cluster.pod_group_crd(PodGroupApi::Sigs).await;
-    let namespaces: Api<Namespace> = Api::all(cluster.client.clone());
-    let actors: Namespace = serde_json::from_value(json!({"metadata": {"name": "actors"}})).unwrap();
-    namespaces.create(&PostParams::default(), &actors).await.unwrap();
+    cluster.create_namespace("actors").await;
     let scheduler = cluster.scheduler().await;
     let mut pods = 0;
     for object in examples() {

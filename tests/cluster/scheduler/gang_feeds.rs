@@ -11,8 +11,7 @@ const COMMUNITY: &str = "scheduling.x-k8s.io/pod-group";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pods_wait_for_a_pod_group_whose_definition_comes_while_the_scheduler_runs() {
-    let cluster = SchedulerCluster::start().await;
-    cluster.cpus("n1", 8).await;
+    let cluster = SchedulerCluster::with_cpus("n1", 8).await;
     let scheduler = cluster.scheduler().await;
     for n in 0..3 {
         cluster.member(&format!("late-{n}"), json!({ POD_GROUP: "late" }), json!({})).await;
@@ -29,8 +28,7 @@ async fn pods_wait_for_a_pod_group_whose_definition_comes_while_the_scheduler_ru
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_gang_of_the_communitys_api_is_held_again_when_its_definition_is_taken_away() {
-    let cluster = SchedulerCluster::start().await;
-    cluster.cpus("n1", 2).await;
+    let cluster = SchedulerCluster::with_cpus("n1", 2).await;
     cluster.pod_group_crd(PodGroupApi::Community).await;
     cluster.pod_group_of(PodGroupApi::Community, "g", json!({"minMember": 3})).await;
     let scheduler = cluster.scheduler().await;
@@ -49,8 +47,7 @@ async fn a_gang_of_the_communitys_api_is_held_again_when_its_definition_is_taken
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn where_both_apis_have_a_group_of_one_name_ours_counts_and_that_is_reported() {
-    let cluster = SchedulerCluster::start().await;
-    cluster.cpus("n1", 8).await;
+    let cluster = SchedulerCluster::with_cpus("n1", 8).await;
     for (api, min) in [(PodGroupApi::Sigs, 4), (PodGroupApi::Community, 1)] {
         cluster.pod_group_crd(api).await;
         cluster.pod_group_of(api, "both", json!({ "minMember": min })).await;
@@ -68,8 +65,7 @@ async fn where_both_apis_have_a_group_of_one_name_ours_counts_and_that_is_report
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn defaults_of_the_installation_hold_where_a_gang_says_nothing() {
-    let cluster = SchedulerCluster::start().await;
-    cluster.cpus("n1", 2).await;
+    let cluster = SchedulerCluster::with_cpus("n1", 2).await;
     let mut options = cluster.quick();
     options.gangs.waiting_time = std::time::Duration::from_millis(300);
     let scheduler = cluster.scheduler_with(options).await;

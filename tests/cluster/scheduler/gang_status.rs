@@ -140,8 +140,7 @@ async fn a_restarted_scheduler_knows_from_the_pod_group_that_the_gang_was_satisf
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn groups_of_other_schedulers_and_crds_without_conditions_are_not_written_again() {
-    let cluster = SchedulerCluster::start().await;
-    cluster.cpus("n1", 8).await;
+    let cluster = SchedulerCluster::with_cpus("n1", 8).await;
     for api in [PodGroupApi::Sigs, PodGroupApi::Community] {
         cluster.pod_group_crd(api).await;
     }
@@ -149,7 +148,7 @@ async fn groups_of_other_schedulers_and_crds_without_conditions_are_not_written_
     cluster.pod_group_of(PodGroupApi::Community, "plain", json!({"minMember": 1})).await;
     let pod = json!({"metadata": {"name": "theirs-0", "labels": {POD_GROUP: "theirs"}}, "spec": {"schedulerName": "other",
         "automountServiceAccountToken": false, "containers": [{"name": "main", "image": "x"}]}});
-    cluster.pods().create(&Default::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
+    cluster.make(pod).await;
     let scheduler = cluster.scheduler().await;
     cluster.member("plain-0", json!({"scheduling.x-k8s.io/pod-group": "plain"}), json!({})).await;
     until("the phase in the community's object", || async {
@@ -171,8 +170,7 @@ async fn groups_of_other_schedulers_and_crds_without_conditions_are_not_written_
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_gang_named_by_labels_gets_its_pod_group_where_that_is_wanted() {
-    let cluster = SchedulerCluster::start().await;
-    cluster.cpus("n1", 8).await;
+    let cluster = SchedulerCluster::with_cpus("n1", 8).await;
     cluster.pod_group_crd(PodGroupApi::Sigs).await;
     let mut options = cluster.quick();
     options.gangs.auto_create_pod_group = true;
@@ -188,7 +186,7 @@ async fn a_gang_named_by_labels_gets_its_pod_group_where_that_is_wanted() {
         let pod = json!({"metadata": {"name": format!("etl-{n}"), "labels": labels, "ownerReferences": owner},
             "spec": {"schedulerName": "baton-scheduler", "automountServiceAccountToken": false,
                 "containers": [{"name": "main", "image": "x"}]}});
-        cluster.pods().create(&Default::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
+        cluster.make(pod).await;
     }
     cluster.all_bound("etl", 2).await;
     let group =

@@ -52,8 +52,7 @@ impl SchedulerCluster {
     }
 
     async fn serve(&self, definition: CustomResourceDefinition, resource: &ApiResource) {
-        let crds: Api<CustomResourceDefinition> = Api::all(self.client.clone());
-        crds.create(&PostParams::default(), &definition).await.unwrap();
+        self.create_crds([definition]).await;
         let groups: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), "ml", resource);
         until("the PodGroup CRD", || async { groups.list(&Default::default()).await.ok() }).await;
     }
@@ -62,10 +61,7 @@ impl SchedulerCluster {
     pub async fn plain_pod_group_crd(&self) {
         let mut text = serde_json::to_value(crd()).unwrap();
         text["spec"]["versions"][0].as_object_mut().unwrap().remove("subresources").unwrap();
-        let crds: Api<CustomResourceDefinition> = Api::all(self.client.clone());
-        crds.create(&PostParams::default(), &serde_json::from_value(text).unwrap()).await.unwrap();
-        let groups = self.pod_groups(PodGroupApi::Sigs);
-        until("the PodGroup CRD", || async { groups.list(&Default::default()).await.ok() }).await;
+        self.serve(serde_json::from_value(text).unwrap(), &served(PodGroupApi::Sigs)).await;
     }
 
     pub fn pod_groups(&self, api: PodGroupApi) -> Api<DynamicObject> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use baton::contract::gang::PodGroupApi;
 use baton::contract::key;
 use baton::sim::apiserver::{Effect, FaultRule, Rule};
-use kube::api::{Patch, PatchParams, PostParams};
+use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -28,6 +28,21 @@ struct Stage {
 impl Stage {
     async fn open() -> Self {
         Self::open_with("").await
+    }
+
+    /// With a node of so many CPUs.
+    async fn with_cpus(cpus: u32, more: &str) -> Self {
+        let stage = Self::open_with(more).await;
+        stage.cluster.cpus("n1", cpus).await;
+        stage
+    }
+
+    /// Members `<gang>-0` … are marked as timed out.
+    async fn marked(&self, gang: &str, count: usize) {
+        for n in 0..count {
+            let pod = self.cluster.get(&format!("{gang}-{n}")).await.unwrap();
+            assert_eq!(pod.metadata.annotations.unwrap()[TIMEOUT], "true");
+        }
     }
 
     /// With more flags.
@@ -134,7 +149,7 @@ async fn of_three_gangs_that_hold_what_the_others_lack_only_the_last_gives_way()
             let pod = json!({"metadata": {"name": format!("{gang}-{n}"), "annotations": keys(gang, 5, &json!({"mode": "NonStrict"}))},
                 "spec": {"schedulerName": "baton-scheduler", "automountServiceAccountToken": false, "affinity": own,
                     "containers": [{"name": "main", "image": "x", "resources": {"requests": {"cpu": "1"}}}]}});
-            cluster.pods().create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
+            cluster.make(pod).await;
         }
         let held = if gang == "c" { 4 } else { 3 };
         until(&format!("gang {gang} holds"), || async {
@@ -165,9 +180,8 @@ async fn label(cluster: &SchedulerCluster, node: &str, pool: &str) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_gangs_of_a_group_start_together_and_gangs_are_shown_with_their_fields() {
-    let stage = Stage::open().await;
+    let stage = Stage::with_cpus(4, "").await;
     let cluster = &stage.cluster;
-    cluster.cpus("n1", 4).await;
     let groups = json!({"groups": "[\"ml/a\", \"ml/b\"]"});
     cluster.members("a", 2, 2, groups.clone()).await;
     cluster.waits_with("a-0", "GangIncomplete", "starts together with gang ml/b").await;
@@ -177,32 +191,10 @@ async fn two_gangs_of_a_group_start_together_and_gangs_are_shown_with_their_fiel
     let view = stage.gang("b").await;
     let mut fields: Vec<&str> = view.as_object().unwrap().keys().map(String::as_str).collect();
     fields.sort_unstable();
-    let mut expected = [
-        "name",
-        "namespace",
-        "minRequiredNumber",
-        "totalChildrenNum",
-        "mode",
-        "matchPolicy",
-        "waitTime",
-        "gangGroup",
-        "children",
-        "waitingForBindChildren",
-        "boundChildren",
-        "scheduleCycle",
-        "scheduleCycleValid",
-        "childrenScheduleRoundMap",
-        "resourceSatisfied",
-        "holdingSince",
-        "attempts",
-        "nextTry",
-        "lastFailure",
-        "createTime",
-        "pendingChildren",
-        "counts",
-        "notCreated",
-    ];
-    expected.sort_unstable();
+    let expected = "attempts boundChildren children childrenScheduleRoundMap counts createTime gangGroup holdingSince lastFailure \
+                    matchPolicy minRequiredNumber mode name namespace nextTry notCreated pendingChildren resourceSatisfied \
+                    scheduleCycle scheduleCycleValid totalChildrenNum waitTime waitingForBindChildren";
+    let expected: Vec<&str> = expected.split(' ').collect();
     assert_eq!(fields, expected);
     assert_eq!((&view["gangGroup"], &view["matchPolicy"]), (&json!(["ml/a", "ml/b"]), &json!("once-satisfied")));
     let why = stage.get("/gangs/ml/b").await;
@@ -233,16 +225,13 @@ async fn two_gangs_of_a_group_start_together_and_gangs_are_shown_with_their_fiel
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_gang_that_waited_too_long_is_marked_and_runs_once_all_its_pods_are_made_again() {
-    let stage = Stage::open().await;
+    let stage = Stage::with_cpus(2, "").await;
     let cluster = &stage.cluster;
-    cluster.cpus("n1", 2).await;
     let more = json!({"mode": "NonStrict", "waiting-time": "5s"});
     // The first marks cannot be written: they are tried until they are.
     cluster.members("g", 3, 3, more.clone()).await;
     cluster.waits_with("g-0", "GangTimeout", "3 pods are marked").await;
-    for n in 0..3 {
-        assert_eq!(cluster.get(&format!("g-{n}")).await.unwrap().metadata.annotations.unwrap()[TIMEOUT], "true");
-    }
+    stage.marked("g", 3).await;
     assert_eq!(stage.gang("g").await["waitingForBindChildren"], json!([]));
     cluster.cpus("n2", 8).await;
     stage.sentinel("lone").await;
@@ -258,9 +247,8 @@ async fn a_gang_that_waited_too_long_is_marked_and_runs_once_all_its_pods_are_ma
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn marks_that_cannot_be_written_are_tried_until_they_are() {
-    let stage = Stage::open().await;
+    let stage = Stage::with_cpus(2, "").await;
     let cluster = &stage.cluster;
-    cluster.cpus("n1", 2).await;
     let status = || FaultRule { user: USER.to_owned(), ..FaultRule::on("patch", "pods").below("status") };
     let rule = cluster.server().faults().add(status(), Effect::Answer(500, None));
     cluster.members("g", 3, 3, json!({"mode": "NonStrict", "waiting-time": "500ms"})).await;
@@ -275,15 +263,12 @@ async fn marks_that_cannot_be_written_are_tried_until_they_are() {
     assert!(cluster.bound_of("g").await.is_empty());
     cluster.server().faults().remove(rule);
     cluster.waits_with("g-0", "GangTimeout", "3 pods are marked").await;
-    for n in 0..3 {
-        assert_eq!(cluster.get(&format!("g-{n}")).await.unwrap().metadata.annotations.unwrap()[TIMEOUT], "true");
-    }
+    stage.marked("g", 3).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn both_gangs_of_a_group_time_out_and_a_late_member_is_refused_over_a_restart() {
-    let mut stage = Stage::open().await;
-    stage.cluster.cpus("n1", 3).await;
+    let mut stage = Stage::with_cpus(3, "").await;
     let more = json!({"mode": "NonStrict", "waiting-time": "2s", "groups": "[\"ml/a\", \"ml/b\"]"});
     for gang in ["a", "b"] {
         stage.cluster.members(gang, 2, 2, more.clone()).await;
@@ -331,13 +316,12 @@ async fn the_members_of_a_gang_on_one_node_follow_each_other_through_its_lock() 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_scheduler_killed_after_two_of_five_bindings_completes_the_other_three_first() {
-    let mut stage = Stage::open().await;
-    stage.cluster.cpus("n1", 5).await;
+    let mut stage = Stage::with_cpus(5, "").await;
     let binding = FaultRule { user: USER.to_owned(), ..FaultRule::on("create", "pods").below("binding").after(2) };
     let rule = stage.cluster.server().faults().add(binding, Effect::Hang);
     stage.cluster.members("g", 5, 5, json!({})).await;
     stage.cluster.all_bound("g", 2).await;
-    until("the others hang", || async { (stage.cluster.server().faults().fired(rule) > 0).then_some(()) }).await;
+    stage.cluster.fires(rule, 1).await;
     stage.scheduler.kill();
     stage.cluster.server().faults().remove(rule);
     stage.cluster.member("rival", json!({}), json!({})).await;
@@ -348,8 +332,7 @@ async fn a_scheduler_killed_after_two_of_five_bindings_completes_the_other_three
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn with_evict_gang_the_others_of_a_member_that_cannot_be_bound_are_deleted() {
-    let stage = Stage::open_with("--on-bind-failure evictGang").await;
-    stage.cluster.cpus("n1", 8).await;
+    let stage = Stage::with_cpus(8, "--on-bind-failure evictGang").await;
     let binding = FaultRule { user: USER.to_owned(), ..FaultRule::on("create", "pods").below("binding").times(1) };
     let rule = stage.cluster.server().faults().add(binding, Effect::Answer(422, None));
     stage.cluster.members("g", 3, 3, json!({})).await;
@@ -370,14 +353,12 @@ async fn with_evict_gang_the_others_of_a_member_that_cannot_be_bound_are_deleted
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn with_the_pending_clock_a_strict_gang_that_holds_nothing_times_out_too() {
-    let stage = Stage::open_with("--timeout-clock pending").await;
-    stage.cluster.cpus("n1", 2).await;
+    let stage = Stage::with_cpus(2, "--timeout-clock pending").await;
     stage.cluster.members("g", 3, 3, json!({"waiting-time": "1s"})).await;
     for name in ["g-0", "g-1", "g-2"] {
         stage.cluster.waits_with(name, "GangTimeout", "3 pods are marked").await;
     }
-    let marked = stage.cluster.get("g-0").await.unwrap().metadata.annotations.unwrap();
-    assert_eq!(marked.get(TIMEOUT).map(String::as_str), Some("true"));
+    stage.marked("g", 1).await;
 }
 
 /// Pods `train-0` … of one CPU that name their gang by `spec.schedulingGroup`.
@@ -387,15 +368,14 @@ async fn of_scheduling_group(cluster: &SchedulerCluster, count: usize) {
             "spec": {"schedulerName": "baton-scheduler", "automountServiceAccountToken": false,
                 "schedulingGroup": {"podGroupName": "train"},
                 "containers": [{"name": "main", "image": "x", "resources": {"requests": {"cpu": "1"}}}]}});
-        cluster.pods().create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
+        cluster.make(pod).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pods_of_a_scheduling_group_wait_for_its_pod_group_and_start_together() {
-    let stage = Stage::open().await;
+    let stage = Stage::with_cpus(2, "").await;
     let cluster = &stage.cluster;
-    cluster.cpus("n1", 2).await;
     cluster.pod_group_crd(PodGroupApi::Kubernetes).await;
     of_scheduling_group(cluster, 3).await;
     cluster.waits_with("train-0", "WaitingForPodGroup", "PodGroup ml/train does not exist yet").await;
@@ -412,8 +392,7 @@ async fn pods_of_a_scheduling_group_wait_for_its_pod_group_and_start_together() 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_scheduling_group_names_nothing_where_the_installation_does_not_read_it() {
-    let stage = Stage::open_with("--scheduling-group=false").await;
-    stage.cluster.cpus("n1", 2).await;
+    let stage = Stage::with_cpus(2, "--scheduling-group=false").await;
     of_scheduling_group(&stage.cluster, 3).await;
     stage.cluster.all_bound("train", 2).await;
     assert_eq!(stage.gang("train").await, Value::Null);

@@ -9,6 +9,7 @@ use baton::contract::inventory::Device;
 use baton::contract::{AgentStatus, Identity, key};
 use baton::runtime::admin::{AdminListen, PortOptions};
 use baton::scheduler::{SchedulerDaemon, SchedulerOptions, SchedulerTimings};
+use baton::sim::apiserver::RuleId;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt;
@@ -92,6 +93,33 @@ impl SchedulerCluster {
         let cluster = Self::start().await;
         cluster.node(name).await;
         cluster
+    }
+
+    /// With one node of 8 GPUs, and the scheduler.
+    pub async fn running(node: &str) -> (Self, Running) {
+        let cluster = Self::with_node(node).await;
+        let scheduler = cluster.scheduler().await;
+        (cluster, scheduler)
+    }
+
+    /// With one node of so many CPUs.
+    pub async fn with_cpus(name: &str, cpus: u32) -> Self {
+        let cluster = Self::start().await;
+        cluster.cpus(name, cpus).await;
+        cluster
+    }
+
+    /// Makes a pod.
+    pub async fn make(&self, pod: Value) -> Pod {
+        self.pods().create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap()
+    }
+
+    /// Waits until a fault has hit so often.
+    pub async fn fires(&self, rule: RuleId, times: u64) {
+        until(&format!("the fault hits {times} times"), || async {
+            (self.server().faults().fired(rule) >= times).then_some(())
+        })
+        .await;
     }
 
     pub fn options(&self) -> SchedulerOptions {
@@ -196,7 +224,7 @@ impl SchedulerCluster {
         let pod = json!({"metadata": {"name": name, "namespace": "ml", "annotations": annotations},
             "spec": {"schedulerName": "baton-scheduler", "automountServiceAccountToken": false,
                 "containers": [{"name": "main", "image": "x", "resources": {"limits": limits}}]}});
-        self.pods().create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap()
+        self.make(pod).await
     }
 
     pub async fn get(&self, name: &str) -> Option<Pod> {

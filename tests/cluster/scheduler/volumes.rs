@@ -56,7 +56,7 @@ async fn pod(cluster: &SchedulerCluster, name: &str, claim: &str) {
         "automountServiceAccountToken": false,
         "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": claim}}],
         "containers": [{"name": "main", "image": "x", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]}});
-    cluster.pods().create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
+    cluster.make(pod).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
