@@ -60,39 +60,6 @@ async fn a_forged_annotation_is_overwritten() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sixteen_shares_on_one_node_pass_the_lock_on_without_retries() {
-    let (cluster, scheduler) = SchedulerCluster::running("n1").await;
-    cluster.server().counts().reset();
-    for at in 0..16 {
-        cluster.pod(&format!("p{at:02}"), json!({"koordinator.sh/gpu": "50"})).await;
-    }
-    let start = tokio::time::Instant::now();
-    let mut served = std::collections::BTreeSet::new();
-    while served.len() < 16 {
-        // The agent: a bound holder of the lock has been served.
-        let value =
-            until("the next lock", || async { cluster.lock("n1").await.filter(|value| !served.contains(value)) }).await;
-        let name = value.split(',').nth(2).unwrap().to_owned();
-        cluster.bound(&name).await;
-        cluster.set_lock("n1", None).await;
-        served.insert(value);
-    }
-    println!("16 shares on one node, the test playing the agent: {:?}", start.elapsed());
-    let counts = cluster.server().counts();
-    assert_eq!(counts.of("create", "pods", "binding"), 16);
-    assert_eq!(counts.writes("nodes"), 32, "one lock and one unlock each");
-    let mut held = std::collections::BTreeMap::<String, i64>::new();
-    for pod in cluster.pods().list(&Default::default()).await.unwrap() {
-        let allocation = DeviceAllocation::parse(&pod.annotations()[key::DEVICE_ALLOCATED]).unwrap();
-        for entry in allocation.of(&DeviceType::Gpu) {
-            *held.entry(entry.id.to_string()).or_default() += entry.amount(key::GPU_CORE);
-        }
-    }
-    assert_eq!(held.values().copied().collect::<Vec<_>>(), [100; 8]);
-    scheduler.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn with_auto_and_an_exact_agent_the_binding_is_the_only_write() {
     let cluster = SchedulerCluster::with_node("n1").await;
     let leases: kube::Api<k8s_openapi::api::coordination::v1::Lease> =

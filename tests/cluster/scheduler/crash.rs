@@ -6,35 +6,10 @@ use std::time::Duration;
 use baton::cluster::leadership::LeaderOptions;
 use baton::contract::{DeviceAllocation, DeviceType, key};
 use baton::scheduler::SchedulerOptions;
-use baton::sim::apiserver::{Effect, FaultRule};
 use kube::ResourceExt;
 use serde_json::json;
 
 use crate::scheduler::verbs::SchedulerCluster;
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_scheduler_killed_between_lock_and_bind_is_resumed_under_the_same_lock() {
-    let cluster = SchedulerCluster::with_node("n1").await;
-    cluster.node("n2").await;
-    let binding = FaultRule::on("create", "pods").below("binding");
-    let id = cluster.server().faults().add(binding, Effect::Hang);
-    let scheduler = cluster.scheduler().await;
-    cluster.pod("a", json!({"nvidia.com/gpu": "1"})).await;
-    cluster.fires(id, 1).await;
-    scheduler.kill().await;
-    cluster.server().faults().remove(id);
-    let mut before = Vec::new();
-    for node in ["n1", "n2"] {
-        before.extend(cluster.lock(node).await.map(|value| (node, value)));
-    }
-    assert_eq!(before.len(), 1);
-    let scheduler = cluster.scheduler().await;
-    let pod = cluster.bound("a").await;
-    let (node, value) = &before[0];
-    assert_eq!(pod.spec.unwrap().node_name.as_deref(), Some(*node));
-    assert_eq!(cluster.lock(node).await.as_ref(), Some(value), "the lock was not written again");
-    scheduler.stop().await;
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_whose_bind_cannot_be_resumed_is_released() {

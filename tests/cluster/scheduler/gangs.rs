@@ -1,12 +1,10 @@
 //! Rows of the gangs' scenarios with the scheduler's process as it ships, on the simulated API server.
 
 use std::ffi::OsString;
-use std::time::Duration;
 
 use baton::contract::gang::PodGroupApi;
 use baton::contract::key;
 use baton::sim::apiserver::{Effect, FaultRule, Rule};
-use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -135,50 +133,6 @@ async fn a_job_that_needs_five_pods_waits_as_a_whole_and_starts_when_nodes_join(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_three_gangs_that_hold_what_the_others_lack_only_the_last_gives_way() {
-    let stage = Stage::open().await;
-    let cluster = &stage.cluster;
-    for (node, cpus) in [("a", 3), ("b", 3), ("c", 4)] {
-        cluster.cpus(node, cpus).await;
-        label(cluster, node, node).await;
-    }
-    for gang in ["a", "b", "c"] {
-        let own = json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
-            {"matchExpressions": [{"key": "pool", "operator": "In", "values": [gang, "shared"]}]}]}}});
-        for n in 0..5 {
-            let pod = json!({"metadata": {"name": format!("{gang}-{n}"), "annotations": keys(gang, 5, &json!({"mode": "NonStrict"}))},
-                "spec": {"schedulerName": "baton-scheduler", "automountServiceAccountToken": false, "affinity": own,
-                    "containers": [{"name": "main", "image": "x", "resources": {"requests": {"cpu": "1"}}}]}});
-            cluster.make(pod).await;
-        }
-        let held = if gang == "c" { 4 } else { 3 };
-        until(&format!("gang {gang} holds"), || async {
-            (stage.gang(gang).await["waitingForBindChildren"].as_array()?.len() == held).then_some(())
-        })
-        .await;
-    }
-    for node in ["c", "b", "a"] {
-        label(cluster, node, "shared").await;
-    }
-    cluster.all_bound("a-", 5).await;
-    cluster.all_bound("b-", 5).await;
-    cluster.event("GangHoldReleased").await;
-    let third = stage.gang("c").await;
-    assert_eq!((&third["boundChildren"], third["waitingForBindChildren"].as_array().unwrap().len()), (&json!([]), 0));
-    for n in 0..5 {
-        cluster.finish(&format!("a-{n}"), "Succeeded").await;
-    }
-    cluster.all_bound("c-", 5).await;
-    let released = cluster.events().await.into_iter().filter(|reason| reason == "GangHoldReleased").count();
-    assert_eq!(released, 1, "no other group gave anything back");
-}
-
-async fn label(cluster: &SchedulerCluster, node: &str, pool: &str) {
-    let patch = json!({"metadata": {"labels": {"pool": pool}}});
-    cluster.nodes().patch(node, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_gangs_of_a_group_start_together_and_gangs_are_shown_with_their_fields() {
     let stage = Stage::with_cpus(4, "").await;
     let cluster = &stage.cluster;
@@ -264,54 +218,6 @@ async fn marks_that_cannot_be_written_are_tried_until_they_are() {
     cluster.server().faults().remove(rule);
     cluster.waits_with("g-0", "GangTimeout", "3 pods are marked").await;
     stage.marked("g", 3).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn both_gangs_of_a_group_time_out_and_a_late_member_is_refused_over_a_restart() {
-    let mut stage = Stage::with_cpus(3, "").await;
-    let more = json!({"mode": "NonStrict", "waiting-time": "2s", "groups": "[\"ml/a\", \"ml/b\"]"});
-    for gang in ["a", "b"] {
-        stage.cluster.members(gang, 2, 2, more.clone()).await;
-    }
-    for name in ["a-0", "a-1", "b-0", "b-1"] {
-        stage.cluster.waits_with(name, "GangTimeout", "4 pods are marked").await;
-    }
-    stage.cluster.member("b-late", json!({}), keys("b", 2, &more)).await;
-    stage.cluster.waits_with("b-late", "GangTimeout", "marked").await;
-    stage.scheduler.restart();
-    stage.cluster.cpus("n2", 8).await;
-    stage.sentinel("lone").await;
-    let view = stage.gang("a").await;
-    assert_eq!(view["children"], json!([]), "{view:#}");
-    assert_eq!(stage.cluster.bound_of("").await, ["lone"]);
-    let late = stage.cluster.get("b-late").await.unwrap().metadata.annotations.unwrap();
-    assert!(!late.contains_key(TIMEOUT), "{late:?}");
-    // The marks taken away, all of them run.
-    for name in ["a-0", "a-1", "b-0", "b-1"] {
-        let patch = json!({"metadata": {"annotations": {TIMEOUT: null}}});
-        stage.cluster.pods().patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
-    }
-    stage.cluster.all_bound("", 6).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_members_of_a_gang_on_one_node_follow_each_other_through_its_lock() {
-    let stage = Stage::open().await;
-    let cluster = &stage.cluster;
-    cluster.node("n1").await;
-    let stop = CancellationToken::new();
-    let start = tokio::time::Instant::now();
-    let story = async {
-        for n in 0..3 {
-            stage.worker(&format!("g-{n}"), 1, keys("g", 3, &json!({}))).await;
-        }
-        cluster.all_bound("g", 3).await;
-        cluster.unlocked("n1").await;
-        stop.cancel();
-    };
-    tokio::join!(story, serve(cluster, &stop));
-    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
-    assert!(cluster.events().await.iter().all(|reason| reason != "GangBindFailed"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

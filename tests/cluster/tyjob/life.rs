@@ -1,7 +1,6 @@
 //! The life of jobs, as their owners see it.
 
 use baton::contract::tyjob::{ScheduleState, Stage, condition, keys};
-use kube::ResourceExt;
 use kube::api::{DeleteParams, PostParams};
 use serde_json::json;
 
@@ -35,35 +34,6 @@ async fn a_job_goes_from_submission_to_success_and_leaves_nothing_behind() {
     }
     cluster.jobs().delete("rl", &DeleteParams::default()).await.unwrap();
     cluster.play_until("the job is gone", "rl", async || cluster.job("rl").await.is_none()).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_lost_leader_reschedules_and_a_failed_worker_is_replaced() {
-    let (cluster, _controller) = JobCluster::controlled().await;
-    cluster.submit("rl", |_| ()).await;
-    cluster.play_until_stage("rl", Stage::Running).await;
-    let uid = |crew: &std::collections::BTreeMap<String, k8s_openapi::api::core::v1::Pod>, name: &str| {
-        crew.get(name).and_then(ResourceExt::uid)
-    };
-    let first = cluster.pods_of("rl").await;
-    cluster.ends("rl-actor-0", "Failed").await;
-    cluster
-        .play_until("the worker is replaced", "rl", async || {
-            let crew = cluster.pods_of("rl").await;
-            crew.len() == 3 && uid(&crew, "rl-actor-0") != uid(&first, "rl-actor-0")
-        })
-        .await;
-    assert_eq!(cluster.status("rl").await.worker_set_restarts["actor"], 1);
-    cluster.pods().delete("rl-learner", &DeleteParams::default()).await.unwrap();
-    cluster
-        .play_until("the job runs again", "rl", async || {
-            let status = cluster.status("rl").await;
-            status.restarts == 1 && status.stage == Some(Stage::Running)
-        })
-        .await;
-    let second = cluster.pods_of("rl").await;
-    assert!(second.values().all(|pod| pod.labels()[keys::ATTEMPT] == "1"));
-    assert!(second.keys().all(|name| uid(&second, name) != uid(&first, name)));
 }
 
 #[tokio::test(flavor = "multi_thread")]
