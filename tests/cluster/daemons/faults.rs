@@ -49,13 +49,11 @@ pub(super) async fn all_is_free(cluster: &TestCluster) {
 }
 
 async fn until_event(cluster: &TestCluster, reason: &str, about: &str) -> String {
-    let events: Api<Event> = Api::namespaced(cluster.client.clone(), "default");
     until(&format!("event {reason} about {about}"), SOON, async || {
-        let list = events.list(&Default::default()).await.ok()?;
         let is_it = |event: &&Event| {
             event.reason.as_deref() == Some(reason) && event.involved_object.name.as_deref() == Some(about)
         };
-        list.items.iter().find(is_it)?.message.clone()
+        cluster.events().await.iter().find(is_it)?.message.clone()
     })
     .await
 }
@@ -331,8 +329,7 @@ async fn a_device_that_fails_under_pods_is_told_on_each_holder_and_on_the_node()
         }
         // Of two devices the node has two events, each with the words of its own.
         until("the node has the event", SOON, async || {
-            let events: Api<Event> = Api::namespaced(cluster.client.clone(), "default");
-            let events = events.list(&Default::default()).await.ok()?.items;
+            let events = cluster.events().await;
             let mut of_node = events.iter().filter(|event| event.involved_object.kind.as_deref() == Some("Node"));
             of_node.any(|event| event.message.as_ref().is_some_and(|text| text.contains(&**id))).then_some(())
         })

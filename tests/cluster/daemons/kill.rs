@@ -24,8 +24,7 @@ async fn settles(cluster: &TestCluster, name: &str) {
     cluster.until_agent_is_ready().await;
     cluster.runs(&pod("next").app("main", &[("nvidia.com/gpu", "7")])).await;
     assert_eq!(cluster.assigned("next").await, cluster.in_kubelet("node-0", "next"));
-    cluster.check_no_device_twice().await;
-    cluster.until_unlocked(LOCK_GONE).await;
+    cluster.check_at_rest().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -96,8 +95,7 @@ async fn killed_again_and_again_under_a_stream_of_pods() {
         cluster.binds(&pod(&name).app("a", &[(key::GPU, "50")]).app("b", &[(key::RDMA, "20")])).await;
         cluster.nodes[0].agent.restart();
         cluster.until_phase(&name, &["Running", "Failed"]).await;
-        cluster.check_no_device_twice().await;
-        cluster.until_unlocked(LOCK_GONE).await;
+        cluster.check_at_rest().await;
         cluster.until_agent_is_ready().await;
     }
 }

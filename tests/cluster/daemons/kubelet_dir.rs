@@ -2,7 +2,6 @@
 //! simulated one. Needs no rights on the kubelet's API server.
 
 use std::collections::BTreeSet;
-use std::ffi::OsString;
 use std::path::PathBuf;
 
 use baton::contract::key;
@@ -14,6 +13,7 @@ use hyper_util::rt::TokioIo;
 use tonic::transport::Endpoint;
 
 use crate::harness::SOON;
+use crate::harness::cluster::agent_command;
 use crate::harness::control_plane::{ControlPlane, NewerFlags};
 use crate::harness::daemon::Daemon;
 use crate::harness::wait::until;
@@ -37,23 +37,8 @@ async fn the_kubelet_takes_every_registration_and_lists_every_device() {
     let kubelet_dir = given.unwrap_or_else(|| dir.path().join("k/device-plugins"));
     let pod_resources = kubelet_dir.parent().unwrap().join("pod-resources/kubelet.sock");
     eprintln!("kubelet: {} ({})", kubelet_dir.display(), if simulated.is_some() { "simulated" } else { "given" });
-    let places: [(&str, PathBuf); 10] = [
-        ("--kubeconfig", kubeconfig),
-        ("--kubelet-dir", kubelet_dir),
-        ("--pod-resources-socket", pod_resources.clone()),
-        ("--sysfs-root", hardware.sysfs_root()),
-        ("--proc-root", hardware.proc_root()),
-        ("--dev-root", hardware.dev_root()),
-        ("--driver-root", hardware.driver_root()),
-        ("--nvml-library", hardware.nvml_library().to_owned()),
-        ("--cdi-root", dir.path().join("cdi")),
-        ("--state-dir", dir.path().join("state")),
-    ];
-    let mut command: Vec<OsString> = vec!["device-plugin".into()];
-    for (flag, path) in places {
-        command.extend([flag.into(), path.into_os_string()]);
-    }
-    command.extend(["--node-name", "node", "--namespace", "default", "--listen", "127.0.0.1:0"].map(OsString::from));
+    let of_kubelet = [kubelet_dir, pod_resources.clone()];
+    let command = agent_command(["node", "default"], dir.path(), &hardware, of_kubelet, &kubeconfig, &[]);
     let agent = Daemon::start(command, dir.path().join("agent.log"));
     until("the kubelet has every registration", SOON, async || {
         agent.get("/readyz").await?.starts_with("HTTP/1.1 200").then_some(())

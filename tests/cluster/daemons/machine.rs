@@ -7,8 +7,6 @@ use std::time::Duration;
 use baton::contract::inventory::Device;
 use baton::contract::{DeviceType, key};
 use baton::runtime::clock;
-use k8s_openapi::api::core::v1::Event;
-use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
@@ -192,12 +190,7 @@ async fn a_node_whose_cdi_spec_cannot_be_written_costs_three_pods() {
     let (_, nodes, _) = cluster.baton(&["get", "nodes", "--baton-namespace", NAMESPACE]).await;
     assert!(nodes.contains("Ready,NodeSuspect"), "{nodes}");
     cluster.runs(&pod("other").app("main", &[(key::NVIDIA_GPU, "8")])).await;
-    let events: Api<Event> = Api::namespaced(cluster.client.clone(), "default");
-    until("an event tells it", SOON, async || {
-        let list = events.list(&ListParams::default()).await.ok()?;
-        list.items.iter().any(|event| event.reason.as_deref() == Some("NodeSuspect")).then_some(())
-    })
-    .await;
+    cluster.until_told("NodeSuspect").await;
     // The next daemon knows it, too.
     let state = cluster.path("node-0/state/health.json");
     let kept = until("it is kept", SOON, async || {

@@ -1,7 +1,6 @@
 //! What a tenant's large objects cost the daemons.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::time::Duration;
 
 use baton::contract::key;
@@ -13,6 +12,7 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{Api, PostParams};
 use serde_json::json;
 
+use crate::harness::cluster::agent_command;
 use crate::harness::daemon::Daemon;
 use crate::harness::wait::until;
 use crate::harness::{TestCluster, TestServer};
@@ -49,24 +49,10 @@ fn fat(number: usize) -> Pod {
 
 /// The daemon of a node without a kubelet.
 fn agent(cluster: &TestCluster, hardware: &VirtualNode, name: &str) -> Daemon {
-    let at = |of: &str| cluster.path(&format!("{name}-{of}")).display().to_string();
-    let mut args: Vec<OsString> =
-        ["device-plugin", "--listen=127.0.0.1:0", "--namespace=default"].map(OsString::from).into();
-    for (flag, value) in [
-        ("node-name", name.to_owned()),
-        ("kubeconfig", cluster.kubeconfig.display().to_string()),
-        ("kubelet-dir", at("kubelet")),
-        ("pod-resources-socket", at("pod-resources.sock")),
-        ("sysfs-root", hardware.sysfs_root().display().to_string()),
-        ("proc-root", hardware.proc_root().display().to_string()),
-        ("dev-root", hardware.dev_root().display().to_string()),
-        ("driver-root", hardware.driver_root().display().to_string()),
-        ("nvml-library", hardware.nvml_library().display().to_string()),
-        ("cdi-root", at("cdi")),
-        ("state-dir", at("state")),
-    ] {
-        args.push(format!("--{flag}={value}").into());
-    }
+    let root = cluster.path(name);
+    std::fs::create_dir_all(&root).unwrap();
+    let of_kubelet = [root.join("kubelet"), root.join("pod-resources.sock")];
+    let args = agent_command([name, "default"], &root, hardware, of_kubelet, &cluster.kubeconfig, &[]);
     Daemon::start(args, cluster.path(&format!("{name}.log")))
 }
 

@@ -25,8 +25,7 @@ async fn a_kubelet_restart_leaves_running_pods_their_devices_and_new_ones_are_se
     cluster.runs(&pod("after").app("main", &[("nvidia.com/gpu", "6")])).await;
     assert_eq!(cluster.in_kubelet("node-0", "before"), devices);
     assert_eq!(cluster.assigned("after").await, cluster.in_kubelet("node-0", "after"));
-    cluster.check_no_device_twice().await;
-    cluster.until_unlocked(LOCK_GONE).await;
+    cluster.check_at_rest().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -47,8 +46,7 @@ async fn a_reboot_rebuilds_the_ledger_and_nothing_is_given_twice() {
         "Running" => assert_eq!(cluster.in_kubelet("node-0", "before"), devices),
         _ => assert!(cluster.in_kubelet("node-0", "before").is_empty()),
     }
-    cluster.check_no_device_twice().await;
-    cluster.until_unlocked(LOCK_GONE).await;
+    cluster.check_at_rest().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -85,8 +83,7 @@ async fn broken_watches_and_a_compaction_leave_running_pods_alone() {
     server.compact();
     cluster.runs(&pod("after").app("main", &[("nvidia.com/gpu", "1")])).await;
     assert_eq!(cluster.in_kubelet("node-0", "before"), devices);
-    cluster.check_no_device_twice().await;
-    cluster.until_unlocked(LOCK_GONE).await;
+    cluster.check_at_rest().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -115,6 +112,5 @@ async fn while_the_api_server_is_away_running_pods_stay_and_work_goes_on_after()
         cluster.until_running(&name).await;
     }
     assert_eq!(cluster.in_kubelet("node-0", "before"), devices);
-    cluster.check_no_device_twice().await;
-    cluster.until_unlocked(LOCK_GONE).await;
+    cluster.check_at_rest().await;
 }

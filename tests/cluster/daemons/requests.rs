@@ -38,8 +38,7 @@ async fn a_burst_of_shares_on_one_node_is_served_one_by_one_and_writes_three_tim
         cluster.until_running(&name).await;
         assert_eq!(cluster.assigned(&name).await, cluster.in_kubelet("node-0", &name), "pod {name}");
     }
-    cluster.check_no_device_twice().await;
-    cluster.until_unlocked(LOCK_GONE).await;
+    cluster.check_at_rest().await;
     if let Some(server) = cluster.control_plane.simulated() {
         let of = |verb: &str, resource: &str, below: &str| {
             server.counts().sum(|counted| {

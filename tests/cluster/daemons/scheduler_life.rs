@@ -50,8 +50,7 @@ async fn killed_right_after_the_bind_nothing_is_assigned_twice() {
         cluster.until_running(name).await;
         assert_eq!(cluster.assigned(name).await, cluster.in_kubelet("node-0", name));
     }
-    cluster.check_no_device_twice().await;
-    cluster.until_unlocked(LOCK_GONE).await;
+    cluster.check_at_rest().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -95,13 +94,7 @@ async fn with_the_option_a_failed_gpu_costs_its_pods_and_no_others() {
         cluster.nodes[0].hardware.xid(at, xid).unwrap();
         // Events that are fetched late all carry the last XID: each is seen before the next.
         if xid == 79 {
-            let lost = gpus[at].clone();
-            until("the GPU leaves service", SOON, async || {
-                let devices: kube::Api<baton::contract::inventory::Device> = kube::Api::all(cluster.client.clone());
-                let device = devices.get("node-0").await.ok()?;
-                device.spec.devices.iter().any(|of| of.id.as_str() == lost && !of.health).then_some(())
-            })
-            .await;
+            cluster.until_out_of_service(&gpus[at]).await;
         }
     }
     until("the pod is evicted", SOON, async || {
@@ -130,12 +123,7 @@ async fn a_gpu_with_a_critical_xid_takes_no_new_pod() {
     let cluster = TestCluster::start(1).await;
     cluster.nodes[0].hardware.xid(3, 79).unwrap();
     let lost = cluster.nodes[0].hardware.gpu_uuids()[3].clone();
-    until("the GPU leaves service", SOON, async || {
-        let devices: kube::Api<baton::contract::inventory::Device> = kube::Api::all(cluster.client.clone());
-        let device = devices.get("node-0").await.ok()?;
-        device.spec.devices.iter().any(|d| d.id.as_str() == lost && !d.health).then_some(())
-    })
-    .await;
+    cluster.until_out_of_service(&lost).await;
     cluster.runs(&pod("seven").app("main", &[("nvidia.com/gpu", "7")])).await;
     let assigned = cluster.assigned("seven").await;
     assert!(!assigned[&baton::contract::DeviceType::Gpu].iter().any(|id| id.as_str() == lost));

@@ -9,8 +9,6 @@ use std::process::Command;
 use baton::contract::inventory::{Device, DeviceStatus};
 use baton::contract::key;
 use baton::decide::shares::place;
-use k8s_openapi::api::core::v1::Event;
-use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 use serde_json::Value;
 
@@ -136,12 +134,7 @@ async fn a_share_has_its_limits_in_every_process_or_is_not_served() {
         cluster.delete("later").await;
     }
     cluster.runs(&pod("whole").on("node-1").app("main", &[(key::NVIDIA_GPU, "1")])).await;
-    let events: Api<Event> = Api::namespaced(cluster.client.clone(), "default");
-    until("an event tells it", SOON, async || {
-        let list = events.list(&ListParams::default()).await.ok()?;
-        list.items.iter().any(|event| event.reason.as_deref() == Some("SharesUnavailable")).then_some(())
-    })
-    .await;
+    cluster.until_told("SharesUnavailable").await;
     std::fs::rename(hami.join("away"), hami.join("libvgpu.so")).unwrap();
     cluster.until_running("later").await;
 

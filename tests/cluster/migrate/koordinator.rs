@@ -12,7 +12,7 @@ use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
 use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
 
-use super::{Fleet, THEIRS, allow, is_over, node_of};
+use super::{Fleet, THEIRS, allow, bind, is_over, node_of};
 use crate::harness::TestServer;
 use crate::helm::Helm;
 
@@ -124,12 +124,7 @@ impl Fleet {
             let devices = json!({"gpu": [{"minor": minor, "id": uuid, "resources": resources}]});
             let patch = json!({"metadata": {"annotations": {key::DEVICE_ALLOCATED: devices.to_string()}}});
             theirs.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
-            let binding = json!({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name},
-                "target": {"apiVersion": "v1", "kind": "Node", "name": node}});
-            let request = http::Request::post(format!("/api/v1/namespaces/default/pods/{name}/binding"))
-                .header("content-type", "application/json")
-                .body(binding.to_string().into_bytes());
-            koordinator.scheduler.request::<Value>(request.unwrap()).await.unwrap();
+            bind(&koordinator.scheduler, &name, &node).await;
         }
     }
 }

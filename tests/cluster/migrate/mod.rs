@@ -13,9 +13,9 @@ use baton::ops::demo::apply_all;
 use baton::ops::manifests::Values;
 use baton::runtime::clock;
 use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
+use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::harness::{NAMESPACE, TestCluster, TestServer};
@@ -169,9 +169,8 @@ impl Fleet {
         let mut living: BTreeMap<String, usize> = BTreeMap::new();
         for pod in &pods {
             let scheduler = pod.spec.as_ref().and_then(|spec| spec.scheduler_name.clone()).unwrap();
-            let status = pod.status.as_ref();
-            match status.and_then(|status| status.phase.as_deref()) {
-                Some("Failed") => panic!("{} failed: {:?}", pod.name_any(), status),
+            match phase_of(pod) {
+                Some("Failed") => panic!("{} failed: {:?}", pod.name_any(), pod.status),
                 Some("Succeeded") if pod.metadata.deletion_timestamp.is_none() => {
                     *self.done.entry(scheduler).or_default() += 1;
                     self.delete(&pod.name_any()).await;
@@ -222,12 +221,7 @@ impl Fleet {
             };
             *room -= 1;
             let name = pod.name_any();
-            let binding = json!({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name},
-                "target": {"apiVersion": "v1", "kind": "Node", "name": node}});
-            let request = http::Request::post(format!("/api/v1/namespaces/default/pods/{name}/binding"))
-                .header("content-type", "application/json")
-                .body(binding.to_string().into_bytes());
-            self.cluster.client.request::<Value>(request.unwrap()).await.unwrap();
+            bind(&self.cluster.client, &name, node).await;
         }
     }
 
@@ -280,29 +274,41 @@ impl Fleet {
         pod.and_then(|pod| pod.status?.phase).as_deref() == Some("Running")
     }
 
+    async fn count(&self, is_meant: impl Fn(&Pod) -> bool) -> usize {
+        self.pods().list(&ListParams::default()).await.unwrap().iter().filter(|pod| is_meant(pod)).count()
+    }
+
     async fn living(&self) -> usize {
-        self.pods().list(&ListParams::default()).await.unwrap().iter().filter(|pod| !is_over(pod)).count()
+        self.count(|pod| !is_over(pod)).await
     }
 
     async fn running(&self) -> usize {
-        let pods = self.pods().list(&ListParams::default()).await.unwrap();
-        let phase = |pod: &&Pod| pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Running");
-        pods.iter().filter(phase).count()
+        self.count(|pod| phase_of(pod) == Some("Running")).await
     }
 
     /// Pods of this node that are bound and not running yet.
     async fn arriving(&self, number: usize) -> usize {
         let name = self.name(number);
-        let pods = self.pods().list(&ListParams::default()).await.unwrap();
-        let here = pods.iter().filter(|pod| node_of(pod) == Some(&name));
-        here.filter(|pod| pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Pending")).count()
+        self.count(|pod| node_of(pod) == Some(&name) && phase_of(pod) == Some("Pending")).await
     }
 
     /// Pods with GPUs of this node.
     async fn holding(&self, number: usize) -> usize {
         let name = self.name(number);
-        let pods = self.pods().list(&ListParams::default()).await.unwrap();
-        pods.iter().filter(|pod| node_of(pod) == Some(&name) && !is_over(pod)).count()
+        self.count(|pod| node_of(pod) == Some(&name) && !is_over(pod)).await
+    }
+
+    /// Both nodes to Baton, under the streams of a mixed fleet.
+    async fn move_all(&mut self) {
+        self.flows(THEIRS, AT_A_TIME).await;
+        self.join_baton(0, false).await;
+        self.streams.insert(OURS);
+        self.flows(OURS, AT_A_TIME).await;
+        self.flows(THEIRS, AT_A_TIME).await;
+        self.join_baton(1, false).await;
+        self.streams.remove(THEIRS);
+        self.renounce_waiting(THEIRS).await;
+        self.flows(OURS, 2 * AT_A_TIME).await;
     }
 
     async fn cordon(&mut self, number: usize) {
@@ -390,6 +396,15 @@ async fn allow(server: &TestServer, user: &str, rules: Value) {
     apply_all(&server.client, &format!("{role}\n---\n{binding}\n")).await.unwrap();
 }
 
+async fn bind(client: &Client, pod: &str, node: &str) {
+    let binding = json!({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": pod},
+        "target": {"apiVersion": "v1", "kind": "Node", "name": node}});
+    let request = http::Request::post(format!("/api/v1/namespaces/default/pods/{pod}/binding"))
+        .header("content-type", "application/json")
+        .body(binding.to_string().into_bytes());
+    client.request::<Value>(request.unwrap()).await.unwrap();
+}
+
 fn allocatable(node: &Node) -> i64 {
     let amount = node.status.as_ref().and_then(|status| status.allocatable.as_ref()?.get(key::NVIDIA_GPU).cloned());
     amount.and_then(|amount| amount.0.parse().ok()).unwrap_or_default()
@@ -399,8 +414,12 @@ fn node_of(pod: &Pod) -> Option<&String> {
     pod.spec.as_ref()?.node_name.as_ref()
 }
 
+fn phase_of(pod: &Pod) -> Option<&str> {
+    pod.status.as_ref()?.phase.as_deref()
+}
+
 fn is_over(pod: &Pod) -> bool {
-    matches!(pod.status.as_ref().and_then(|status| status.phase.as_deref()), Some("Succeeded" | "Failed"))
+    matches!(phase_of(pod), Some("Succeeded" | "Failed"))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -412,16 +431,7 @@ async fn a_fleet_moves_from_nvidias_plugin_node_by_node_and_back() {
         let name = name.clone();
         fleet.until("a long pod runs", async |fleet| fleet.runs(&name).await).await;
     }
-    fleet.flows(THEIRS, AT_A_TIME).await;
-    fleet.join_baton(0, false).await;
-    fleet.streams.insert(OURS);
-    // A mixed fleet.
-    fleet.flows(OURS, AT_A_TIME).await;
-    fleet.flows(THEIRS, AT_A_TIME).await;
-    fleet.join_baton(1, false).await;
-    fleet.streams.remove(THEIRS);
-    fleet.renounce_waiting(THEIRS).await;
-    fleet.flows(OURS, 2 * AT_A_TIME).await;
+    fleet.move_all().await;
     for name in &long {
         assert!(fleet.runs(name).await, "{name} was touched");
     }
@@ -473,15 +483,7 @@ async fn a_fleet_moves_from_koordinator_node_by_node() {
     let Some(mut fleet) = Fleet::with_koordinator(2).await else { return };
     let long = fleet.create(THEIRS, 100_000).await;
     fleet.until("a long pod runs", async |fleet| fleet.runs(&long).await).await;
-    fleet.flows(THEIRS, AT_A_TIME).await;
-    fleet.join_baton(0, false).await;
-    fleet.streams.insert(OURS);
-    fleet.flows(OURS, AT_A_TIME).await;
-    fleet.flows(THEIRS, AT_A_TIME).await;
-    fleet.join_baton(1, false).await;
-    fleet.streams.remove(THEIRS);
-    fleet.renounce_waiting(THEIRS).await;
-    fleet.flows(OURS, 2 * AT_A_TIME).await;
+    fleet.move_all().await;
     // Every GPU but that of the pod from before.
     fleet.streams.clear();
     fleet.until("the streams have ended", async |fleet| fleet.living().await == 1).await;

@@ -5,13 +5,14 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use baton::contract::inventory::Device;
 use baton::contract::{ContainerDevices, DeviceAllocation, DeviceId, DeviceType, key};
 use baton::decide::audit::Violation;
 use baton::ops::audit;
 use baton::ops::manifests::Values;
 use baton::sim::hardware::{NodeSpec, VirtualNode};
 use baton::sim::kubelet::{Kubelet, KubeletOptions};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::api::{Api, DeleteParams, PostParams};
 use kube::{Client, ResourceExt};
 
@@ -122,7 +123,8 @@ impl TestCluster {
         options.periods.node_status = Duration::from_secs(4);
         let kubelet = Kubelet::start(options).await.expect("kubelet");
         let credentials = self.credentials(self.namespace, "baton-device-plugin", Some(name)).await;
-        let command = agent_command([name, self.namespace], &root, &hardware, &kubelet, &credentials, agent_args);
+        let of_kubelet = [kubelet.options().device_plugins_dir(), kubelet.options().pod_resources_socket()];
+        let command = agent_command([name, self.namespace], &root, &hardware, of_kubelet, &credentials, agent_args);
         let agent = Daemon::idle(command, root.join("agent.log"));
         self.nodes.push(ClusterNode { name: name.to_owned(), hardware, kubelet, agent });
     }
@@ -230,6 +232,36 @@ impl TestCluster {
         self.node_annotation(node, key::NODE_LOCK).await
     }
 
+    /// The events of pods and nodes.
+    pub async fn events(&self) -> Vec<Event> {
+        let events: Api<Event> = Api::namespaced(self.client.clone(), "default");
+        events.list(&Default::default()).await.map_or_else(|_| Vec::new(), |list| list.items)
+    }
+
+    /// Waits for an event for this reason.
+    pub async fn until_told(&self, reason: &str) {
+        until(&format!("event {reason}"), SOON, async || {
+            self.events().await.iter().any(|event| event.reason.as_deref() == Some(reason)).then_some(())
+        })
+        .await;
+    }
+
+    /// Waits until a device of the first node is out of service.
+    pub async fn until_out_of_service(&self, id: &str) {
+        let devices: Api<Device> = Api::all(self.client.clone());
+        until(&format!("{id} leaves service"), SOON, async || {
+            let device = devices.get("node-0").await.ok()?;
+            device.spec.devices.iter().any(|of| of.id.as_str() == id && !of.health).then_some(())
+        })
+        .await;
+    }
+
+    /// No device is given twice, and no lock stays.
+    pub async fn check_at_rest(&self) {
+        self.check_no_device_twice().await;
+        self.until_unlocked(LOCK_GONE).await;
+    }
+
     /// Waits until no node is locked.
     pub async fn until_unlocked(&self, deadline: Duration) {
         for node in &self.nodes {
@@ -299,19 +331,20 @@ impl TestCluster {
     }
 }
 
-fn agent_command(
+/// The command of a node daemon, which keeps its files below `root`. The kubelet has this directory and this socket.
+pub fn agent_command(
     [name, namespace]: [&str; 2],
     root: &Path,
     hardware: &VirtualNode,
-    kubelet: &Kubelet,
+    [kubelet_dir, pod_resources]: [PathBuf; 2],
     kubeconfig: &Path,
     more: &[&str],
 ) -> Vec<OsString> {
     let mut command: Vec<OsString> = vec!["device-plugin".into()];
     let places: [(&str, PathBuf); 10] = [
         ("--kubeconfig", kubeconfig.to_owned()),
-        ("--kubelet-dir", kubelet.options().device_plugins_dir()),
-        ("--pod-resources-socket", kubelet.options().pod_resources_socket()),
+        ("--kubelet-dir", kubelet_dir),
+        ("--pod-resources-socket", pod_resources),
         ("--sysfs-root", hardware.sysfs_root()),
         ("--proc-root", hardware.proc_root()),
         ("--dev-root", hardware.dev_root()),
