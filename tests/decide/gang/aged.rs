@@ -171,8 +171,7 @@ fn kept_nodes_take_the_gang_and_higher_priority_and_pods_without_devices_only() 
     let first = on(&gangs, &nodes[0]);
     gangs.delete(&first);
     gangs.asks("small", &[(key::NVIDIA_GPU, "1")], &[]);
-    gangs.wait(2);
-    assert!(gangs.condition("small").contains("kept for gang ml/big"), "{}", gangs.condition("small"));
+    assert!(gangs.after(2).condition("small").contains("kept for gang ml/big"), "{}", gangs.condition("small"));
     gangs.member("plain", &[]);
     gangs.asks_as("urgent", &[(key::NVIDIA_GPU, "1")], &[], |facts| {
         (facts.spec.priority, facts.spec.never_preempts) = (9, true);
@@ -325,10 +324,9 @@ fn kept_nodes_on_which_the_gang_does_not_fit_any_more_are_given_up() {
     let intact = (0..4).map(|n| format!("n{n}")).find(|node| *node != failed && !last.contains(node)).unwrap();
     fails(&mut gangs, &last[0]);
     fails(&mut gangs, &intact);
-    gangs.wait(610);
-    let report = gangs.cluster.queue_report().closed;
-    let said: Vec<&str> = report.iter().map(|closed| closed.why.as_str()).collect();
-    assert_eq!(said, ["it is kept for gang ml/next"], "{}", gangs.condition("big-0"));
+    let report = gangs.after(610).cluster.queue_report().kept;
+    let said: Vec<&str> = report.iter().map(|kept| kept.kept_for.as_str()).collect();
+    assert_eq!(said, ["gang ml/next"], "{}", gangs.condition("big-0"));
 }
 
 #[test]
@@ -383,8 +381,7 @@ fn a_group_that_gives_way_to_another_gets_no_kept_node() {
     for n in 0..2 {
         gangs.asks_as(&format!("half-{n}"), &[(key::NVIDIA_GPU, "4")], &keys, |facts| facts.spec.priority = -1);
     }
-    gangs.wait(2);
-    assert_eq!(gangs.cluster.reservations(), 1, "{}", gangs.condition("half-0"));
+    assert_eq!(gangs.after(2).cluster.reservations(), 1, "{}", gangs.condition("half-0"));
     four_end(&mut gangs, &nodes[0]);
     gangs.wait(2);
     let mut urgent = gangs.facts("urgent", &[(key::NVIDIA_GPU, "4")], &[]);
@@ -392,8 +389,7 @@ fn a_group_that_gives_way_to_another_gets_no_kept_node() {
     urgent.spec.node_selector = labels_of("spot", "here");
     gangs.cluster.change_node(&others[0], |facts| drop(facts.labels.insert("spot".to_owned(), "here".to_owned())));
     gangs.cluster.submit(urgent);
-    gangs.wait(2);
-    assert_eq!(gangs.cluster.node_of("urgent"), Some(&*others[0]));
+    assert_eq!(gangs.after(2).cluster.node_of("urgent"), Some(&*others[0]));
     assert_eq!((gangs.count("half"), gangs.cluster.reservations()), (0, 0), "{}", gangs.condition("half-0"));
 }
 
@@ -427,8 +423,7 @@ fn a_pod_of_higher_priority_evicts_pods_of_kept_nodes() {
         gangs.change(&name, |facts| facts.spec.priority = 20);
     }
     gangs.asks_as("urgent", &[(key::NVIDIA_GPU, "1")], &[], |facts| facts.spec.priority = 9);
-    gangs.wait(2);
-    assert_eq!(gangs.cluster.evicted.len(), 1, "{}", gangs.condition("urgent"));
+    assert_eq!(gangs.after(2).cluster.evicted.len(), 1, "{}", gangs.condition("urgent"));
 }
 
 #[test]
@@ -443,8 +438,7 @@ fn nodes_are_kept_beside_what_a_gang_holds_itself() {
     let mut gangs = TestGangs { cluster, accumulating: true };
     let keys = gang("big", "3", &[("mode", "NonStrict"), ("waiting-time", "3h")]);
     (0..3).for_each(|n| gangs.asks(&format!("big-{n}"), &[(key::NVIDIA_GPU, "2")], &keys));
-    gangs.wait(5);
-    assert_eq!(gangs.cluster.reservations(), 1, "{}", gangs.condition("big-0"));
+    assert_eq!(gangs.after(5).cluster.reservations(), 1, "{}", gangs.condition("big-0"));
     for node in others {
         (0..2).for_each(|minor| gangs.cluster.bound_by_another(&format!("young-{node}-{minor}"), node, minor));
         gangs.cluster.change_node(node, |facts| facts.unschedulable = false);

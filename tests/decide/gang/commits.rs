@@ -84,15 +84,13 @@ fn a_member_in_the_line_gives_way_to_a_pod_that_another_leader_has_bound() {
     gangs.cluster.settle();
     let keys = gang("g", "2", &[]);
     (0..2).for_each(|n| gangs.asks(&format!("g-{n}"), ONE, &keys));
-    gangs.cluster.settle();
-    assert_eq!(gangs.cluster.holder("n"), Some("blocker"), "both wait in the line");
+    assert_eq!(gangs.cluster.settled().holder("n"), Some("blocker"), "both wait in the line");
     let blocked = gangs.cluster.devices_of("blocker").of(&DeviceType::Gpu)[0].minor;
     gangs.cluster.node("m", 2);
     gangs.cluster.bound_by_another("theirs", "n", i64::from((blocked + 1) % 3));
     gangs.cluster.settle();
     gangs.cluster.audit();
-    gangs.settle();
-    assert_eq!(gangs.count("g"), 2);
+    assert_eq!(gangs.settled().count("g"), 2);
 }
 
 #[test]
@@ -107,8 +105,7 @@ fn a_member_that_an_earlier_commit_is_binding_belongs_to_the_next_one_too() {
     gangs.cluster.bind_faults.push_back(Fault::Refused);
     gangs.cluster.deliver();
     ["g-3", "g-4"].iter().for_each(|name| gangs.cluster.finish(name));
-    gangs.wait(5);
-    assert!(gangs.cluster.node_of("g-2").is_some());
+    assert!(gangs.after(5).cluster.node_of("g-2").is_some());
     assert_eq!(members_of(&gangs, "g-2"), Some(3));
 }
 
@@ -126,8 +123,7 @@ fn a_member_whose_binding_is_requested_stays_of_its_commit() {
     assert_eq!(names, [Some(3), Some(2), Some(2)]);
     // Both commits are whole: nothing is left that the third one could complete.
     gangs.delete("g-2");
-    gangs.wait(5);
-    assert_eq!(gangs.cluster.node_of("g-5"), None);
+    assert_eq!(gangs.after(5).cluster.node_of("g-5"), None);
 }
 
 /// Four take their locks. The Binding of one is on its way, that of another is refused, and the scheduler ends when the next one is bound.
@@ -152,8 +148,7 @@ fn a_member_whose_binding_was_refused_counts_those_that_are_on_their_way() {
     }
     gangs.cluster.hold = false;
     gangs.cluster.restart();
-    gangs.wait(60);
-    assert_eq!(gangs.bound().len(), 4);
+    assert_eq!(gangs.after(60).bound().len(), 4);
 }
 
 /// Without a lock a member is bound as soon as its commit goes.
@@ -174,8 +169,7 @@ fn members_that_come_one_by_one_while_others_are_bound_state_the_same_commit() {
     assert_eq!((gangs.bound().len(), members_of(&gangs, "g-2")), (3, Some(2)));
     gangs.cluster.hold = false;
     gangs.cluster.restart();
-    gangs.wait(60);
-    assert_eq!(gangs.bound().len(), 4);
+    assert_eq!(gangs.after(60).bound().len(), 4);
 }
 
 #[test]
@@ -228,14 +222,12 @@ fn a_commit_that_is_cancelled_leaves_nothing_to_complete() {
     gangs.cluster.claim("g-3", 10, |_| ());
     gangs.asks_as("g-3", ONE, &keys, |facts| facts.spec.volumes = vec![VolumeUse::Claim("g-3".into())]);
     gangs.asks("g-4", ONE, &keys);
-    gangs.settle();
-    assert_eq!(gangs.cluster.bind_attempts(), 3);
+    assert_eq!(gangs.settled().cluster.bind_attempts(), 3);
     gangs.cluster.deliver();
     gangs.settle();
     assert_eq!((members_of(&gangs, "g-2"), gangs.cluster.node_of("g-4")), (Some(3), None));
     gangs.delete("g-3");
-    gangs.wait(5);
-    assert_eq!(gangs.cluster.node_of("g-4"), None, "it waits for a whole minimum");
+    assert_eq!(gangs.after(5).cluster.node_of("g-4"), None, "it waits for a whole minimum");
 }
 
 /// A commit of four has broken off: one member was bound and has ended, and there is room for one more, which is on its way to its
@@ -251,8 +243,7 @@ fn four_of_which_one_has_ended() -> (TestGangs, Vec<(String, String)>) {
     gangs.cluster.deliver_one(0);
     gangs.cluster.bind_faults.extend((0..3).map(|_| Fault::Refused));
     gangs.cluster.deliver();
-    gangs.settle();
-    let bound = gangs.bound();
+    let bound = gangs.settled().bound();
     assert_eq!(bound.len(), 1);
     gangs.cluster.finish(&bound[0]);
     (1..4).for_each(|n| opened(&mut gangs, n, false));
@@ -327,8 +318,7 @@ fn a_member_that_comes_back_alone_stays_of_its_commit() {
     gangs.cluster.restart();
     gangs.cluster.hold = false;
     gangs.cluster.held.clear();
-    gangs.wait(5);
-    assert!(gangs.cluster.node_of("g-1").is_some());
+    assert!(gangs.after(5).cluster.node_of("g-1").is_some());
 }
 
 #[test]
@@ -422,6 +412,5 @@ fn a_member_bound_alone_proves_it_for_older_ones_though_the_leaders_clock_is_beh
     gangs.cluster.finish("g-2");
     ["g-0", "g-1"].iter().for_each(|name| gangs.delete(name));
     gangs.cluster.restart();
-    gangs.wait(2);
-    assert!(gangs.cluster.node_of("g-3").is_some());
+    assert!(gangs.after(2).cluster.node_of("g-3").is_some());
 }

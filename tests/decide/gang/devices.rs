@@ -28,9 +28,8 @@ fn shares(gangs: &mut TestGangs, name: &str, parts: &[&str], more: &[(&str, &str
 fn unlike_shares_are_planned_over_the_gpus_of_a_node_before_anything_is_reserved() {
     let mut gangs = on(&[("n", 2)]);
     shares(&mut gangs, "g", &["40", "40", "30", "30", "30", "30"], &[]);
-    gangs.wait(2);
-    assert_eq!(gangs.count("g"), 6, "{}", gangs.condition("g-0"));
-    assert_eq!(gangs.cluster.stats().groups.attempts, 1);
+    assert_eq!(gangs.after(2).count("g"), 6, "{}", gangs.condition("g-0"));
+    assert_eq!(gangs.cluster.stats().group_attempts, 1);
 }
 
 #[test]
@@ -38,8 +37,7 @@ fn shares_that_fill_two_nodes_only_one_way_are_found_that_way() {
     let mut gangs = on(&[("a", 1), ("b", 2)]);
     // 100 on a: 60 + 40. 200 on b: 70 + 30 twice.
     shares(&mut gangs, "g", &["70", "70", "60", "40", "30", "30"], &[]);
-    gangs.wait(2);
-    assert_eq!(gangs.count("g"), 6, "{}", gangs.condition("g-0"));
+    assert_eq!(gangs.after(2).count("g"), 6, "{}", gangs.condition("g-0"));
 }
 
 #[test]
@@ -56,8 +54,7 @@ fn eight_unlike_members_are_searched_over_nodes_and_gpus() {
     let mut gangs = on(&[("a", 2), ("b", 2)]);
     // Each of four GPUs is filled by one pair only.
     shares(&mut gangs, "g", &["51", "52", "53", "54", "49", "48", "47", "46"], &[]);
-    gangs.wait(2);
-    assert_eq!(gangs.count("g"), 8, "{}", gangs.condition("g-0"));
+    assert_eq!(gangs.after(2).count("g"), 8, "{}", gangs.condition("g-0"));
 }
 
 #[test]
@@ -68,8 +65,7 @@ fn whole_gpus_and_shares_of_one_gang_are_planned_together() {
     let keys = gang("g", "4", &[]);
     gangs.asks("g-0", &[(key::NVIDIA_GPU, "1")], &keys);
     (1..4).for_each(|n| gangs.asks(&format!("g-{n}"), &[(SHARE, ["50", "50", "80"][n - 1])], &keys));
-    gangs.wait(2);
-    assert_eq!(gangs.count("g"), 4, "{}", gangs.condition("g-0"));
+    assert_eq!(gangs.after(2).count("g"), 4, "{}", gangs.condition("g-0"));
 }
 
 #[test]
@@ -77,8 +73,7 @@ fn a_gang_that_accumulates_gives_up_what_it_holds_for_a_plan_of_all() {
     let mut gangs = on(&[("n", 2)]);
     gangs.accumulating = true;
     shares(&mut gangs, "g", &["40", "40", "30", "30", "30", "30"], &[("mode", "NonStrict")]);
-    gangs.wait(2);
-    assert_eq!(gangs.count("g"), 6, "{}", gangs.condition("g-0"));
+    assert_eq!(gangs.after(2).count("g"), 6, "{}", gangs.condition("g-0"));
 }
 
 #[test]
@@ -94,8 +89,7 @@ fn like_members_that_spread_over_gpus_are_planned_together() {
         let limits = [("koordinator.sh/gpu.shared", "2"), ("koordinator.sh/gpu-memory-ratio", "100")];
         gangs.asks(&format!("g-{n}"), &limits, &keys);
     }
-    gangs.wait(2);
-    assert_eq!(gangs.count("g"), 2, "{}", gangs.condition("g-0"));
+    assert_eq!(gangs.after(2).count("g"), 2, "{}", gangs.condition("g-0"));
 }
 
 #[test]
@@ -108,8 +102,7 @@ fn a_member_that_must_be_near_another_is_placed_after_it_whatever_their_sizes() 
         facts.spec.affinity = vec![PodTerm { namespaces: vec!["ml".into()], ..leader }];
     });
     gangs.asks_as("small", &[("cpu", "1")], &keys, |facts| facts.spec.labels = labels_of("app", "leader"));
-    gangs.wait(3);
-    assert_eq!(gangs.count(""), 2, "{}", gangs.condition("large"));
+    assert_eq!(gangs.after(3).count(""), 2, "{}", gangs.condition("large"));
 }
 
 #[test]
@@ -118,9 +111,7 @@ fn a_gang_that_waits_keeps_no_device_that_another_leader_has_bound() {
     gangs.accumulating = true;
     let keys = gang("g", "3", &[("mode", "NonStrict")]);
     (0..3).for_each(|n| gangs.asks(&format!("g-{n}"), &[(key::NVIDIA_GPU, "1")], &keys));
-    gangs.settle();
-    assert_eq!(gangs.reserved("ml/g"), 2);
+    assert_eq!(gangs.settled().reserved("ml/g"), 2);
     gangs.cluster.bound_by_another("theirs", "n", 0);
-    gangs.settle();
-    assert_eq!(gangs.reserved("ml/g"), 1);
+    assert_eq!(gangs.settled().reserved("ml/g"), 1);
 }

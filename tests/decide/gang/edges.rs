@@ -28,16 +28,14 @@ fn a_node_that_offers_less_than_is_taken_there_costs_a_gang_nothing_elsewhere() 
     gangs.node("m", 4);
     gangs.cluster.change_node("n", |facts| facts.unschedulable = true);
     (0..4).for_each(|n| gangs.member(&format!("other-{n}"), &[]));
-    gangs.wait(2);
-    assert_eq!(gangs.count("other"), 4);
+    assert_eq!(gangs.after(2).count("other"), 4);
     gangs.cluster.change_node("m", |facts| facts.allocatable.set("cpu", Quantity::units(1)));
     gangs.cluster.change_node("n", |facts| facts.unschedulable = false);
     let mut wanted = Resources::default();
     wanted.set("cpu", Quantity::units(4));
     gangs.pod_group("ml/g", |facts| (facts.spec.min, facts.min_resources) = (Some(4), wanted));
     gangs.members("g", 4, &named("g"));
-    gangs.wait(2);
-    assert_eq!(gangs.count("g"), 4, "{}", gangs.condition("g-0"));
+    assert_eq!(gangs.after(2).count("g"), 4, "{}", gangs.condition("g-0"));
 }
 
 /// The kubelet takes a failed GPU from what it offers, and the request of the pod that has it counts still.
@@ -50,8 +48,7 @@ fn min_resources_count_the_free_gpu_beside_one_that_failed_under_its_pod() {
     let wanted = Resources::of([(key::NVIDIA_GPU, Quantity::units(1))]);
     gangs.pod_group("ml/g", |facts| (facts.spec.min, facts.min_resources) = (Some(1), wanted));
     gangs.asks("g-0", &[(key::NVIDIA_GPU, "1")], &named("g"));
-    gangs.wait(2);
-    assert_eq!(gangs.count("g"), 1, "{}", gangs.condition("g-0"));
+    assert_eq!(gangs.after(2).count("g"), 1, "{}", gangs.condition("g-0"));
 }
 
 /// The same by a name of shares.
@@ -70,8 +67,7 @@ fn min_resources_count_the_free_share_beside_one_that_failed_under_its_pod() {
     let wanted = Resources::of([(key::GPU_MEMORY_RATIO, Quantity::units(100))]);
     gangs.pod_group("ml/g", |facts| (facts.spec.min, facts.min_resources) = (Some(1), wanted));
     gangs.asks("g-0", &share, &named("g"));
-    gangs.wait(2);
-    assert_eq!(gangs.count("g"), 1, "{}", gangs.condition("g-0"));
+    assert_eq!(gangs.after(2).count("g"), 1, "{}", gangs.condition("g-0"));
 }
 
 /// No kubelet offers bytes of GPU memory.
@@ -83,8 +79,7 @@ fn a_pod_group_may_ask_for_bytes_of_gpu_memory() {
     let wanted = Resources::of(asks.map(|(name, text)| (name, quantity(text))));
     gangs.pod_group("ml/g", |facts| (facts.spec.min, facts.min_resources) = (Some(1), wanted));
     gangs.asks("g-0", &asks, &named("g"));
-    gangs.wait(2);
-    assert_eq!(gangs.count("g"), 1, "{}", gangs.condition("g-0"));
+    assert_eq!(gangs.after(2).count("g"), 1, "{}", gangs.condition("g-0"));
 }
 
 /// Under a policy that counts what has succeeded, the rest of a gang needs room for itself alone.
@@ -96,15 +91,13 @@ fn what_has_succeeded_needs_no_room_of_min_resources() {
     gangs.pod_group("ml/g", |facts| (facts.spec.min, facts.min_resources) = (Some(4), wanted));
     let keys = [named("g"), vec![(format!("{G}match-policy"), "waiting-running-succeed".to_owned())]].concat();
     gangs.members("g", 4, &keys);
-    gangs.wait(2);
-    assert_eq!(gangs.count("g"), 4);
+    assert_eq!(gangs.after(2).count("g"), 4);
     (0..3).for_each(|n| gangs.cluster.finish(&format!("g-{n}")));
     (0..3).for_each(|n| gangs.member(&format!("other-{n}"), &[]));
     gangs.wait(2);
     gangs.fail("g-3");
     gangs.member("g-4", &keys);
-    gangs.wait(2);
-    assert!(gangs.bound().contains(&"g-4".to_owned()), "{}", gangs.condition("g-4"));
+    assert!(gangs.after(2).bound().contains(&"g-4".to_owned()), "{}", gangs.condition("g-4"));
 }
 
 #[test]
@@ -116,8 +109,7 @@ fn a_final_failure_evicts_the_others_and_not_the_pod_itself() {
     gangs.node("n", 8);
     gangs.cluster.bind_faults = std::iter::repeat_n(Fault::Fails, 40).collect();
     gangs.members("g", 3, &gang("g", "3", &[]));
-    gangs.wait(1);
-    let first = gangs.cluster.bind_faults.len();
+    let first = gangs.after(1).cluster.bind_faults.len();
     gangs.wait(68);
     assert!(first > gangs.cluster.bind_faults.len() || first < 40);
     let evicted = gangs.cluster.evicted.clone();
@@ -129,16 +121,13 @@ fn a_final_failure_evicts_the_others_and_not_the_pod_itself() {
 fn a_commit_that_lost_a_member_is_completed_by_the_others_after_a_restart() {
     let mut gangs = TestGangs::new(3);
     gangs.members("g", 4, &gang("g", "3", &[("match-policy", "only-waiting")]));
-    gangs.wait(2);
-    assert_eq!(gangs.count("g"), 3);
+    assert_eq!(gangs.after(2).count("g"), 3);
     let gone = gangs.bound().first().cloned().unwrap();
     gangs.delete(&gone);
     gangs.member("young", &gang("g", "3", &[("match-policy", "only-waiting")]));
-    gangs.wait(2);
-    assert_eq!(gangs.bound().len(), 2, "only-waiting asks for a new quorum");
+    assert_eq!(gangs.after(2).bound().len(), 2, "only-waiting asks for a new quorum");
     gangs.cluster.restart();
-    gangs.wait(2);
-    let bound = gangs.bound();
+    let bound = gangs.after(2).bound();
     assert_eq!((bound.len(), bound.contains(&"young".to_owned())), (3, false), "{bound:?}");
 }
 
@@ -153,8 +142,7 @@ fn each_member_has_one_event_of_each_state_of_its_gang() {
     gangs.wait(5);
     assert_eq!(reported(&gangs, "Unschedulable"), ["g-0", "g-1", "g-2", "g-3", "g-4"]);
     assert_eq!(gangs.reported("FailedScheduling"), 0);
-    gangs.wait(300);
-    assert_eq!(gangs.reported("Unschedulable"), 5, "nothing has changed");
+    assert_eq!(gangs.after(300).reported("Unschedulable"), 5, "nothing has changed");
     gangs.delete("g-0");
     gangs.wait(2);
     assert_eq!(
@@ -176,8 +164,7 @@ fn each_member_has_one_event_of_each_state_of_its_gang() {
 fn a_running_gang_that_only_counts_who_waits_is_not_shown_as_failed() {
     let mut gangs = TestGangs::new(8);
     gangs.members("g", 3, &gang("g", "3", &[("match-policy", "only-waiting")]));
-    gangs.wait(2);
-    assert_eq!(gangs.count("g"), 3);
+    assert_eq!(gangs.after(2).count("g"), 3);
     let moment = gangs.cluster.moment();
     let shown = gangs.cluster.scheduler.snapshot().gang_views(moment);
     assert_eq!(shown[0].last_failure, None);
@@ -238,8 +225,7 @@ fn each_gang_of_a_group_that_is_not_ready_is_told_its_own_reason() {
     gangs.comes("b-0", &keys);
     assert_eq!((gangs.reason("a-0"), gangs.reason("b-0")), ("GangIncomplete", "WaitingForPodGroup"));
     gangs.pod_group("ml/b", |facts| facts.spec.min = Some(1));
-    gangs.settle();
-    assert_eq!(gangs.reason("b-0"), "GangIncomplete");
+    assert_eq!(gangs.settled().reason("b-0"), "GangIncomplete");
     assert!(gangs.condition("b-0").contains("which has no pods yet"), "{}", gangs.condition("b-0"));
 }
 

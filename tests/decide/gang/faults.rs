@@ -57,14 +57,11 @@ fn a_minimum_that_is_lowered_to_zero_lets_every_member_go_alone() {
     let mut gangs = TestGangs::new(3);
     gangs.pod_group("ml/g", |facts| facts.spec.min = Some(5));
     gangs.members("g", 5, &of_pod_group("g"));
-    gangs.wait(2);
-    assert_eq!(gangs.count("g"), 0);
+    assert_eq!(gangs.after(2).count("g"), 0);
     gangs.pod_group("ml/g", |facts| facts.spec.min = Some(0));
-    gangs.wait(2);
-    assert_eq!(gangs.count("g"), 3);
+    assert_eq!(gangs.after(2).count("g"), 3);
     gangs.node("more", 2);
-    gangs.wait(2);
-    assert_eq!(gangs.count("g"), 5);
+    assert_eq!(gangs.after(2).count("g"), 5);
 }
 
 #[test]
@@ -75,19 +72,16 @@ fn the_oldest_member_that_drops_the_minimum_frees_all_others() {
     let oldest = gangs.cluster.world().gangs().gangs().next().unwrap().members().next().unwrap();
     let oldest = oldest.identity.key.name.to_string();
     gangs.restate(&oldest, &gang("g", "0", &[]));
-    gangs.wait(2);
-    assert_eq!(gangs.count("g"), 3);
+    assert_eq!(gangs.after(2).count("g"), 3);
 }
 
 #[test]
 fn pods_that_waited_for_a_pod_group_without_a_minimum_go_when_it_comes() {
     let mut gangs = TestGangs::new(8);
     gangs.members("g", 3, &of_pod_group("g"));
-    gangs.wait(1);
-    assert_eq!(gangs.reason("g-0"), "WaitingForPodGroup");
+    assert_eq!(gangs.after(1).reason("g-0"), "WaitingForPodGroup");
     gangs.pod_group("ml/g", |facts| facts.spec.min = Some(0));
-    gangs.settle();
-    assert_eq!(gangs.count("g"), 3);
+    assert_eq!(gangs.settled().count("g"), 3);
 }
 
 #[test]
@@ -101,8 +95,7 @@ fn a_late_pod_of_a_satisfied_gang_goes_when_the_pod_group_that_vanished_is_back(
     gangs.wait(1);
     assert_eq!((gangs.count("g"), gangs.reason("g-4")), (3, "WaitingForPodGroup"));
     gangs.pod_group("ml/g", |facts| facts.spec.min = Some(3));
-    gangs.settle();
-    assert_eq!(gangs.count("g"), 4);
+    assert_eq!(gangs.settled().count("g"), 4);
 }
 
 #[test]
@@ -111,15 +104,13 @@ fn a_policy_that_is_edited_to_once_satisfied_lets_the_surplus_go_alone() {
     let with = |policy| vec![(P.to_owned(), "g".to_owned()), (format!("{G}match-policy"), policy)];
     gangs.pod_group("ml/g", |facts| facts.spec.min = Some(2));
     gangs.members("g", 3, &with("waiting-and-running".to_owned()));
-    gangs.wait(2);
-    assert_eq!(gangs.count("g"), 2);
+    assert_eq!(gangs.after(2).count("g"), 2);
     for n in 0..3 {
         gangs.restate(&format!("g-{n}"), &with("once-satisfied".to_owned()));
     }
     gangs.wait(2);
     gangs.node("more", 1);
-    gangs.wait(2);
-    assert_eq!(gangs.count("g"), 3);
+    assert_eq!(gangs.after(2).count("g"), 3);
 }
 
 #[test]
@@ -132,8 +123,7 @@ fn the_sub_priority_of_a_pod_by_itself_counts_too() {
         facts.spec.labels.insert("koordinator.sh/priority".to_owned(), "10".to_owned());
     });
     gangs.cluster.lead();
-    gangs.settle();
-    assert_eq!(gangs.bound(), ["urgent"]);
+    assert_eq!(gangs.settled().bound(), ["urgent"]);
 }
 
 /// A node is its own zone.
@@ -171,15 +161,13 @@ fn a_search_for_unlike_members_leaves_the_room_of_a_preempting_gang_alone() {
         gangs.of_priority(&format!("high-{n}"), 9, &gang("high", "3", &[]));
     }
     gangs.plain_node("free", 1, "x");
-    gangs.wait(2);
-    assert_eq!(gangs.cluster.nominations(), 3);
+    assert_eq!(gangs.after(2).cluster.nominations(), 3);
     for (n, cpus) in ["1", "500m"].into_iter().enumerate() {
         gangs.asks_as(&format!("rival-{n}"), &[("cpu", cpus)], &gang("rival", "1", &[]), |facts| {
             facts.spec.priority = 5;
         });
     }
-    gangs.wait(3);
-    assert_eq!(gangs.count("rival"), 0);
+    assert_eq!(gangs.after(3).count("rival"), 0);
     (0..2).for_each(|n| gangs.delete(&format!("low-{n}")));
     gangs.wait(2);
     assert_eq!((gangs.count("high"), gangs.count("rival")), (3, 0));
@@ -195,8 +183,7 @@ fn one_picky_member_among_many_alike_gets_its_only_place() {
         let keys = gang("g", &min, &[("mode", mode)]);
         gangs.members("g", count as usize - 1, &keys);
         gangs.asks_as("g-zz", &[("cpu", "1")], &keys, |facts| facts.spec.node_selector = labels_of("pool", "small"));
-        gangs.wait(3);
-        assert_eq!(gangs.bound().len(), count as usize, "{count} {mode}: {}", gangs.condition("g-0"));
+        assert_eq!(gangs.after(3).bound().len(), count as usize, "{count} {mode}: {}", gangs.condition("g-0"));
     }
 }
 
@@ -206,18 +193,15 @@ fn a_group_that_was_satisfied_once_stays_free_when_one_of_its_gangs_is_cleaned_u
     let groups = ("groups", r#"["ml/a","ml/b"]"#);
     gangs.members("a", 2, &gang("a", "2", &[groups]));
     gangs.members("b", 3, &gang("b", "3", &[groups]));
-    gangs.wait(2);
-    assert_eq!(gangs.bound().len(), 5);
+    assert_eq!(gangs.after(2).bound().len(), 5);
     (0..2).for_each(|n| gangs.delete(&format!("a-{n}")));
     gangs.delete("b-0");
     gangs.member("b-9", &gang("b", "3", &[groups]));
-    gangs.wait(2);
-    assert_eq!(gangs.count("b-9"), 1, "{}", gangs.condition("b-9"));
+    assert_eq!(gangs.after(2).count("b-9"), 1, "{}", gangs.condition("b-9"));
     gangs.cluster.restart();
     gangs.delete("b-1");
     gangs.member("b-8", &gang("b", "3", &[groups]));
-    gangs.wait(2);
-    assert_eq!(gangs.count("b-8"), 1, "after a restart too: {}", gangs.condition("b-8"));
+    assert_eq!(gangs.after(2).count("b-8"), 1, "after a restart too: {}", gangs.condition("b-8"));
 }
 
 #[test]
@@ -226,11 +210,9 @@ fn where_policies_differ_the_gang_whose_rule_is_over_is_not_held_by_the_other() 
     let groups = ("groups", r#"["ml/a","ml/b"]"#);
     gangs.members("a", 2, &gang("a", "2", &[groups, ("match-policy", "only-waiting")]));
     gangs.members("b", 2, &gang("b", "2", &[groups]));
-    gangs.wait(2);
-    assert_eq!(gangs.bound().len(), 4);
+    assert_eq!(gangs.after(2).bound().len(), 4);
     gangs.member("b-9", &gang("b", "2", &[groups]));
-    gangs.wait(2);
-    assert_eq!(gangs.count("b-9"), 1, "{}", gangs.condition("b-9"));
+    assert_eq!(gangs.after(2).count("b-9"), 1, "{}", gangs.condition("b-9"));
     gangs.member("a-9", &gang("a", "2", &[groups, ("match-policy", "only-waiting")]));
     gangs.wait(2);
     assert_eq!((gangs.count("a-9"), gangs.reason("a-9")), (0, "GangIncomplete"));
@@ -241,8 +223,7 @@ fn members_that_no_rule_needs_say_why_they_wait_and_go_when_there_is_room() {
     for policy in ["waiting-and-running", "waiting-running-succeed", "once-satisfied"] {
         let mut gangs = TestGangs::new(4);
         gangs.members("g", 6, &gang("g", "3", &[("match-policy", policy)]));
-        gangs.wait(2);
-        assert_eq!(gangs.count("g"), 4, "{policy}");
+        assert_eq!(gangs.after(2).count("g"), 4, "{policy}");
         let left: Vec<String> =
             (0..6).map(|n| format!("g-{n}")).filter(|name| gangs.state(name) == MemberState::Pending).collect();
         for name in &left {
@@ -250,8 +231,7 @@ fn members_that_no_rule_needs_say_why_they_wait_and_go_when_there_is_room() {
             assert!(gangs.condition(name).contains("0/1 nodes"), "{policy}: {}", gangs.condition(name));
         }
         gangs.node("more", 2);
-        gangs.wait(2);
-        assert_eq!(gangs.count("g"), 6, "{policy}");
+        assert_eq!(gangs.after(2).count("g"), 6, "{policy}");
     }
 }
 
@@ -265,15 +245,12 @@ fn an_important_member_that_no_rule_needs_preempts_by_itself() {
             gangs.of_priority(&format!("{name}-{n}"), priority, &keys);
         }
     }
-    gangs.wait(1);
-    assert_eq!(gangs.bound().len(), 4);
+    assert_eq!(gangs.after(1).bound().len(), 4);
     gangs.of_priority("high-9", 9, &gang("g", "2", &[("match-policy", "waiting-and-running")]));
-    gangs.wait(2);
-    assert_eq!(gangs.cluster.evicted.len(), 1);
+    assert_eq!(gangs.after(2).cluster.evicted.len(), 1);
     let victim = gangs.cluster.evicted[0].clone();
     gangs.delete(&victim);
-    gangs.wait(2);
-    assert_eq!(gangs.count("high-9"), 1);
+    assert_eq!(gangs.after(2).count("high-9"), 1);
 }
 
 #[test]
@@ -299,8 +276,7 @@ fn a_binding_that_is_always_refused_is_tried_at_growing_distances() {
         let tries = (gangs.cluster.binds - before) / fresh;
         assert!((3..=12).contains(&tries), "{policy}: {tries} tries in a minute");
         gangs.cluster.bind_faults.clear();
-        gangs.wait(61);
-        assert_eq!(gangs.count("n"), fresh, "{policy}");
+        assert_eq!(gangs.after(61).count("n"), fresh, "{policy}");
     }
 }
 
@@ -308,13 +284,11 @@ fn a_binding_that_is_always_refused_is_tried_at_growing_distances() {
 fn a_gang_that_turns_strict_gives_back_what_it_holds() {
     let mut gangs = TestGangs::holding(2);
     gangs.members("g", 3, &gang("g", "3", &[("mode", "NonStrict")]));
-    gangs.wait(1);
-    assert_eq!(gangs.reserved("ml/g"), 2);
+    assert_eq!(gangs.after(1).reserved("ml/g"), 2);
     for n in 0..3 {
         gangs.restate(&format!("g-{n}"), &gang("g", "3", &[]));
     }
-    gangs.settle();
-    assert_eq!(gangs.reserved("ml/g"), 0);
+    assert_eq!(gangs.settled().reserved("ml/g"), 0);
 }
 
 #[test]
@@ -328,8 +302,7 @@ fn a_shorter_wait_and_smaller_resources_of_a_pod_group_count_at_once() {
         facts.spec.min = Some(3);
         facts.spec.wait = Some(std::time::Duration::from_secs(12));
     });
-    gangs.wait(4);
-    assert_eq!(gangs.state("g-0"), MemberState::TimedOut);
+    assert_eq!(gangs.after(4).state("g-0"), MemberState::TimedOut);
 
     let mut gangs = TestGangs::new(4);
     let sized = |gangs: &mut TestGangs, cpus: i64| {
@@ -340,11 +313,9 @@ fn a_shorter_wait_and_smaller_resources_of_a_pod_group_count_at_once() {
     };
     sized(&mut gangs, 5);
     gangs.members("g", 3, &of_pod_group("g"));
-    gangs.wait(5);
-    assert_eq!(gangs.count("g"), 0);
+    assert_eq!(gangs.after(5).count("g"), 0);
     sized(&mut gangs, 3);
-    gangs.wait(2);
-    assert_eq!(gangs.count("g"), 3);
+    assert_eq!(gangs.after(2).count("g"), 3);
 }
 
 #[test]
@@ -357,15 +328,12 @@ fn what_is_held_on_a_node_that_changes_is_judged_again() {
         for n in 0..2 {
             member_of(&mut gangs, &format!("g-{n}"), "1", &["x"], &gang("g", "2", &[("mode", "NonStrict")]));
         }
-        gangs.wait(2);
-        assert_eq!(gangs.reserved("ml/g"), 1);
+        assert_eq!(gangs.after(2).reserved("ml/g"), 1);
         gangs.cluster.change_node("a", change);
         gangs.plain_node("b", 1, "x");
-        gangs.wait(3);
-        assert_eq!(gangs.count("g"), 0, "node a does not fit any more");
+        assert_eq!(gangs.after(3).count("g"), 0, "node a does not fit any more");
         gangs.plain_node("c", 1, "x");
-        gangs.wait(3);
-        assert_eq!(gangs.count("g"), 2);
+        assert_eq!(gangs.after(3).count("g"), 2);
         assert!((0..2).all(|n| gangs.cluster.node_of(&format!("g-{n}")) != Some("a")));
     }
 }
@@ -418,8 +386,7 @@ fn the_only_order_that_places_more_than_eight_members_of_two_kinds_is_found() {
             facts.spec.node_selector = labels_of("pool", "a");
         });
     }
-    gangs.wait(3);
-    assert_eq!(gangs.bound().len(), 10, "{}", gangs.condition("any-0"));
+    assert_eq!(gangs.after(3).bound().len(), 10, "{}", gangs.condition("any-0"));
 }
 
 #[test]
@@ -439,8 +406,7 @@ fn holders_give_way_and_pods_leave_for_one_gang_where_neither_alone_is_enough() 
     gangs.wait(2);
     assert_eq!((gangs.cluster.evicted.clone(), gangs.reserved("ml/hold")), (vec!["low".to_owned()], 0));
     gangs.delete("low");
-    gangs.wait(2);
-    assert_eq!(gangs.count("high"), 4);
+    assert_eq!(gangs.after(2).count("high"), 4);
 }
 
 #[test]
@@ -452,8 +418,7 @@ fn the_rest_of_a_commit_is_bound_where_its_locks_stand_after_a_crash() {
     gangs.cluster.hold = true;
     let keys = gang("g", "3", &[("match-policy", "only-waiting")]);
     (0..3).for_each(|n| gangs.asks(&format!("g-{n}"), &[(baton::contract::key::NVIDIA_GPU, "1")], &keys));
-    gangs.cluster.settle();
-    assert_eq!(gangs.cluster.held.len(), 3, "the locks: {:?}", gangs.cluster.held);
+    assert_eq!(gangs.cluster.settled().held.len(), 3, "the locks: {:?}", gangs.cluster.held);
     (0..3).for_each(|_| gangs.cluster.deliver_one(0));
     let is_bind =
         |effect: &baton::decide::scheduler::Effect| matches!(effect, baton::decide::scheduler::Effect::Bind { .. });
@@ -464,8 +429,7 @@ fn the_rest_of_a_commit_is_bound_where_its_locks_stand_after_a_crash() {
     // A node that comes first in every respect.
     gangs.cluster.node("m0", 1);
     gangs.cluster.restart();
-    gangs.settle();
-    assert_eq!(gangs.count("g"), 3);
+    assert_eq!(gangs.settled().count("g"), 3);
     for (node, holder) in ["n1", "n2", "n3"].iter().zip(holders) {
         let holder = holder.unwrap();
         assert_eq!(gangs.cluster.node_of(&holder), Some(*node), "{holder} holds the lock of {node}");
@@ -489,11 +453,9 @@ fn a_member_that_owes_makes_room_for_itself_as_any_pod_of_its_priority_does() {
     gangs.cluster.deliver();
     gangs.settle();
     assert_eq!((gangs.count("high"), gangs.count("low")), (1, 1), "the other's room was free for a second");
-    gangs.wait(3);
-    assert_eq!(gangs.cluster.evicted, ["low"]);
+    assert_eq!(gangs.after(3).cluster.evicted, ["low"]);
     gangs.delete("low");
-    gangs.wait(3);
-    assert_eq!(gangs.count("high"), 2);
+    assert_eq!(gangs.after(3).count("high"), 2);
 }
 
 #[test]
@@ -517,8 +479,7 @@ fn what_was_told_before_another_one_led_is_told_again() {
     gangs.cluster.step_down();
     gangs.cluster.reasons.insert("g-0".to_owned(), "GangIncomplete");
     gangs.cluster.lead();
-    gangs.settle();
-    assert_eq!(gangs.reason("g-0"), "Unschedulable");
+    assert_eq!(gangs.settled().reason("g-0"), "Unschedulable");
 }
 
 #[test]
@@ -538,8 +499,7 @@ fn members_that_others_keep_away_are_told_apart_by_their_labels() {
                 facts.spec.labels = labels_of("role", role);
             });
         }
-        gangs.settle();
-        assert_eq!(gangs.bound(), ["g-1", "g-2", "guard"], "{mode}");
+        assert_eq!(gangs.settled().bound(), ["g-1", "g-2", "guard"], "{mode}");
     }
 }
 
@@ -554,8 +514,7 @@ fn a_gang_that_gets_its_rest_by_another_hand_is_satisfied() {
     let left = (0..3).map(|n| format!("g-{n}")).find(|name| gangs.state(name) == MemberState::Pending).unwrap();
     gangs.cluster.change_node("other", |facts| facts.unschedulable = true);
     gangs.change(&left, |facts| facts.handoff.node = Some("other".into()));
-    gangs.wait(2);
-    assert_eq!(gangs.count("g"), 3);
+    assert_eq!(gangs.after(2).count("g"), 3);
 }
 
 #[test]
@@ -603,6 +562,5 @@ fn with_evict_gang_a_deletion_that_is_lost_is_asked_for_again() {
     gangs.cluster.bind_faults.extend([Fault::Refused]);
     gangs.come("g", 3, &gang("g", "3", &[]));
     assert_eq!(gangs.cluster.evicted, Vec::<String>::new(), "both were lost");
-    gangs.wait(11);
-    assert_eq!(gangs.cluster.evicted.len(), 2);
+    assert_eq!(gangs.after(11).cluster.evicted.len(), 2);
 }

@@ -221,13 +221,11 @@ fn late_and_replaced_members_go_where_the_others_run_or_wait() {
         gangs.wait(1);
         assert_eq!((gangs.count("g"), racks(&gangs, "g")), (3, vec!["r1".to_owned()]), "{policy}");
         gangs.member("g-3", &keys);
-        gangs.wait(2);
-        assert_eq!(gangs.count("g"), 3, "{policy}: it waits");
+        assert_eq!(gangs.after(2).count("g"), 3, "{policy}: it waits");
         let said = gangs.condition("g-3");
         assert!(said.contains("example.com/rack=r1"), "{policy}: {said}");
         gangs.cluster.restart();
-        gangs.wait(2);
-        assert_eq!(gangs.count("g"), 3, "{policy}: also after a restart");
+        assert_eq!(gangs.after(2).count("g"), 3, "{policy}: also after a restart");
         gangs.delete("g-0");
         gangs.wait(2);
         assert_eq!(
@@ -260,8 +258,7 @@ fn a_label_that_changes_while_the_gang_waits_is_seen_at_once() {
     let mut gangs = cluster();
     nodes(&mut gangs, &["a 2 rack=r1", "b 1 rack=r2"]);
     gangs.members("g", 3, &must("g", "3"));
-    gangs.wait(1);
-    assert_eq!(gangs.count("g"), 0);
+    assert_eq!(gangs.after(1).count("g"), 0);
     label(&mut gangs, "b", "rack=r1");
     gangs.wait(1);
     assert_eq!((gangs.count("g"), racks(&gangs, "g")), (3, vec!["r1".to_owned()]), "{}", gangs.condition("g-0"));
@@ -294,8 +291,7 @@ fn a_gang_that_holds_room_moves_to_the_rack_that_has_room_for_all_of_it() {
     let on_b = (0..3).filter(|n| gangs.cluster.node_of(&format!("busy-{n}")) == Some("b")).count();
     let keys = gang("g", "3", &[(REQUIRED, RACK), ("mode", "NonStrict")]);
     gangs.members("g", 3, &keys);
-    gangs.wait(1);
-    let held = gangs.reserved("ml/g");
+    let held = gangs.after(1).reserved("ml/g");
     assert!(held <= 2, "it holds {held} in one rack beside {on_b}");
     (0..3).for_each(|n| gangs.cluster.finish(&format!("busy-{n}")));
     gangs.wait(2);
@@ -307,8 +303,7 @@ pub(super) fn low(gangs: &mut TestGangs, count: usize) {
     for n in 0..count {
         gangs.of_priority(&format!("low-{n}"), 1, &[]);
     }
-    gangs.wait(1);
-    assert_eq!(gangs.count("low"), count);
+    assert_eq!(gangs.after(1).count("low"), count);
 }
 
 fn urgent(gangs: &mut TestGangs, count: usize, keys: &[(String, String)]) {
@@ -352,8 +347,7 @@ fn min_resources_are_free_in_the_rack_or_nothing_is_tried() {
             let keys: Vec<(String, String)> = keys.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
             gangs.members("g", 2, &keys);
         }
-        gangs.wait(2);
-        assert_eq!(gangs.count("g"), placed, "{cpus}: {}", gangs.condition("g-0"));
+        assert_eq!(gangs.after(2).count("g"), placed, "{cpus}: {}", gangs.condition("g-0"));
         if placed == 0 {
             let said = gangs.condition("g-0");
             assert!(
@@ -393,8 +387,7 @@ fn members_whose_selectors_exclude_each_other_find_the_rack_that_has_both_kinds(
         );
         in_pool(&mut gangs, "g-0", "x", &must("g", "2"));
         in_pool(&mut gangs, "g-1", "y", &must("g", "2"));
-        gangs.wait(1);
-        assert_eq!(gangs.count("g"), placed, "{}", gangs.condition("g-0"));
+        assert_eq!(gangs.after(1).count("g"), placed, "{}", gangs.condition("g-0"));
         if placed == 0 {
             let said = gangs.condition("g-0");
             assert!(said.contains("the nearest of 3") && said.contains("outside example.com/rack="), "{said}");
@@ -428,8 +421,7 @@ fn an_earmark_keeps_nodes_of_one_rack_and_ends_when_a_node_leaves_it() {
         gangs.asks_as(name, &[(device_key::NVIDIA_GPU, gpus)], &[], |facts| {
             facts.spec.node_required = Some(vec![among("host", &[at])]);
         });
-        gangs.settle();
-        assert_eq!(gangs.cluster.node_of(name), Some(at));
+        assert_eq!(gangs.settled().cluster.node_of(name), Some(at));
     }
     (0..2).for_each(|n| gangs.asks(&format!("g-{n}"), &[(device_key::NVIDIA_GPU, "2")], &must("g", "2")));
     gangs.wait(90);
@@ -664,15 +656,13 @@ fn a_wish_that_is_changed_while_the_gang_waits_counts_at_once() {
     let mut gangs = cluster();
     nodes(&mut gangs, &["a 2 rack=r1 zone=z", "b 2 rack=r2 zone=z"]);
     gangs.members("g", 3, &must("g", "3"));
-    gangs.wait(1);
-    assert_eq!(gangs.count("g"), 0);
+    assert_eq!(gangs.after(1).count("g"), 0);
     for n in 0..3 {
         gangs.change(&format!("g-{n}"), |facts| {
             facts.spec.gang = crate::harness::gangs::declared("ml", &gang("g", "3", &[(REQUIRED, ZONE)]));
         });
     }
-    gangs.wait(1);
-    assert_eq!(gangs.count("g"), 3, "{}", gangs.condition("g-0"));
+    assert_eq!(gangs.after(1).count("g"), 3, "{}", gangs.condition("g-0"));
 }
 
 #[test]

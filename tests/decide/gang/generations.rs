@@ -45,8 +45,7 @@ fn last_made_again(
     for (name, of, job) in groups {
         gangs.job_member(name, job, &keys(of));
     }
-    gangs.wait(2);
-    assert_eq!(gangs.bound().len(), groups.len(), "{how:?} {}", gangs.condition("a-0"));
+    assert_eq!(gangs.after(2).bound().len(), groups.len(), "{how:?} {}", gangs.condition("a-0"));
     let (last, rest) = groups.split_last().unwrap();
     for (name, ..) in rest {
         gangs.cluster.finish(name);
@@ -118,8 +117,7 @@ fn made_again_beside(lives: bool, restart: bool) -> TestGangs {
     };
     make(&mut gangs, ["a-0", "a-1"], "a");
     make(&mut gangs, ["b-0", "b-1"], "b");
-    gangs.wait(2);
-    assert_eq!(gangs.bound().len(), 4);
+    assert_eq!(gangs.after(2).bound().len(), 4);
     ["b-0", "b-1"].iter().for_each(|name| gangs.delete(name));
     if lives {
         make(&mut gangs, ["again-0", "again-1"], "b");
@@ -160,8 +158,7 @@ fn several_pods_that_end_after_one_has_succeeded_are_made_again_one_by_one() {
     end(&mut gangs, "a-2", End::Goes);
     for name in ["again", "too"] {
         gangs.job_member(name, "job", &keys);
-        gangs.wait(2);
-        assert_eq!(gangs.count(name), 1, "{}", gangs.condition(name));
+        assert_eq!(gangs.after(2).count(name), 1, "{}", gangs.condition(name));
     }
 }
 
@@ -199,8 +196,7 @@ fn a_job_whose_pods_have_all_failed_starts_whole_again() {
     // An earlier run has succeeded, and its pods are still there.
     for job in ["first", "second"] {
         (0..2).for_each(|n| gangs.job_member(&format!("{job}-{n}"), job, &keys));
-        gangs.wait(2);
-        assert_eq!(gangs.count(job), 2);
+        assert_eq!(gangs.after(2).count(job), 2);
         (0..2).for_each(|n| {
             if job == "first" {
                 gangs.cluster.finish(&format!("first-{n}"))
@@ -217,8 +213,7 @@ fn a_job_whose_pods_have_all_failed_starts_whole_again() {
     gangs.wait(2);
     assert_eq!((gangs.count("again"), gangs.reason("again-0")), (0, "GangIncomplete"));
     gangs.job_member("again-1", "second", &keys);
-    gangs.wait(2);
-    assert_eq!(gangs.count("again"), 2);
+    assert_eq!(gangs.after(2).count("again"), 2);
 }
 
 #[test]

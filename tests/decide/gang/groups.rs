@@ -85,8 +85,7 @@ fn a_group_that_is_made_later_does_not_owe_what_one_of_its_gangs_has_lost() {
         always(&mut gangs, |gangs, when| assert_eq!(gangs.count("b"), 0, "two places for three, {policy:?} {when}"));
         if policy.1 == "waiting-and-running" {
             gangs.node("more", 1);
-            gangs.wait(2);
-            assert_eq!(gangs.count("b"), 3, "{}", gangs.condition("b-0"));
+            assert_eq!(gangs.after(2).count("b"), 3, "{}", gangs.condition("b-0"));
         }
     }
 }
@@ -99,8 +98,7 @@ fn a_group_of_gangs_that_all_have_their_minimum_is_satisfied_whenever_it_was_mad
     let both = ("groups", r#"["ml/a","ml/b"]"#);
     ["a", "b"].iter().for_each(|name| restate_all(&mut gangs, name, 2, &gang(name, "2", &[both])));
     gangs.member("a-9", &gang("a", "2", &[both]));
-    gangs.wait(2);
-    assert_eq!(gangs.count("a-9"), 1, "{}", gangs.condition("a-9"));
+    assert_eq!(gangs.after(2).count("a-9"), 1, "{}", gangs.condition("a-9"));
 }
 
 /// One of two gangs that wait together, by its PodGroup.
@@ -142,8 +140,7 @@ fn a_gang_that_leaves_its_group_gives_back_what_that_holds_and_starts_as_a_whole
     gangs.wait(620);
     assert_eq!((gangs.state("a-2"), gangs.reserved("ml/a")), (MemberState::Pending, 2));
     gangs.node("more", 1);
-    gangs.wait(2);
-    assert_eq!(gangs.count("a"), 3, "{}", gangs.condition("a-2"));
+    assert_eq!(gangs.after(2).count("a"), 3, "{}", gangs.condition("a-2"));
 }
 
 #[test]
@@ -171,8 +168,7 @@ fn a_pod_group_satisfied_for_a_former_group_says_nothing_of_the_present_one() {
         gangs.pod_group(&format!("ml/{name}"), |facts| facts.spec.min = Some(2));
         gangs.members(name, 2, &[(P.to_owned(), name.to_owned())]);
     }
-    gangs.settle();
-    assert_eq!(gangs.bound().len(), 4);
+    assert_eq!(gangs.settled().bound().len(), 4);
     ["a-0", "b-0"].iter().for_each(|name| gangs.delete(name));
     for name in ["a", "b"] {
         gangs.pod_group(&format!("ml/{name}"), |facts| {

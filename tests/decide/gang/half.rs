@@ -61,8 +61,7 @@ fn a_pod_with_a_key_of_a_gang_and_no_name_waits_and_is_told_so() {
         assert_eq!(events(&gangs, "p", "InvalidGang"), [told], "{pairs:?}");
         // Without the key it is a pod like any other.
         gangs.change("p", |facts| facts.spec.gang = None);
-        gangs.wait(2);
-        assert_eq!(gangs.bound(), ["p"], "{pairs:?}");
+        assert_eq!(gangs.after(2).bound(), ["p"], "{pairs:?}");
     }
     for pairs in
         [&[("label:app", "g")][..], &[("G/timeout", "true")], &[("baton.io/committed", "1.000/2")], &[("G/other", "1")]]
@@ -245,8 +244,7 @@ fn a_native_pod_group_with_a_field_that_is_not_honoured_is_refused_by_its_name()
             assert!(told.contains(field) && told.contains("is not honoured"), "{field}: {told}");
             assert_eq!(events(&gangs, "p", "InvalidGang").len(), 1, "{field}");
             native(&mut gangs, "ml/g", &json!({"schedulingPolicy": policy}));
-            gangs.wait(2);
-            assert_eq!(gangs.bound(), ["p"], "{field}");
+            assert_eq!(gangs.after(2).bound(), ["p"], "{field}");
         }
     }
 }
@@ -289,8 +287,7 @@ fn a_native_gang_preempts_by_the_priority_and_policy_of_its_pod_group() {
         let spec = json!({"schedulingPolicy": {"gang": {"minCount": 1}}, "priority": 9, "preemptionPolicy": policy});
         native(&mut gangs, "ml/g", &spec);
         native_member(&mut gangs, "g-0", "g", |_| {});
-        gangs.wait(2);
-        assert_eq!(gangs.cluster.evicted.len(), evicted, "{policy}");
+        assert_eq!(gangs.after(2).cluster.evicted.len(), evicted, "{policy}");
     }
 }
 
@@ -303,29 +300,24 @@ fn clock_and_waiting_time_that_are_changed_take_effect_at_once() {
     let mut gangs = TestGangs::new(2);
     gangs.pod_group("ml/g", |facts| facts.spec.wait = PodGroupFacts::wait_seconds(30));
     gangs.members("g", 3, &gang("g", "3", &[]));
-    gangs.wait(10);
-    assert!(gangs.condition("g-0").contains("no deadline"), "{}", gangs.condition("g-0"));
+    assert!(gangs.after(10).condition("g-0").contains("no deadline"), "{}", gangs.condition("g-0"));
     gangs.pod_group("ml/g", |facts| {
         facts.spec.wait = PodGroupFacts::wait_seconds(30);
         facts.annotated = clock("pending");
     });
-    gangs.wait(2);
-    assert!(!gangs.condition("g-0").contains("no deadline"), "{}", gangs.condition("g-0"));
-    gangs.wait(15);
-    assert_eq!(gangs.state("g-0"), MemberState::Pending, "27 of 30 s since the first failed attempt");
+    assert!(!gangs.after(2).condition("g-0").contains("no deadline"), "{}", gangs.condition("g-0"));
+    assert_eq!(gangs.after(15).state("g-0"), MemberState::Pending, "27 of 30 s since the first failed attempt");
     // Longer, before it is over; and shorter than what has passed already.
     gangs.pod_group("ml/g", |facts| {
         facts.spec.wait = PodGroupFacts::wait_seconds(60);
         facts.annotated = clock("pending");
     });
-    gangs.wait(10);
-    assert_eq!(gangs.state("g-0"), MemberState::Pending);
+    assert_eq!(gangs.after(10).state("g-0"), MemberState::Pending);
     gangs.pod_group("ml/g", |facts| {
         facts.spec.wait = PodGroupFacts::wait_seconds(20);
         facts.annotated = clock("pending");
     });
-    gangs.wait(1);
-    assert_eq!(gangs.state("g-0"), MemberState::TimedOut);
+    assert_eq!(gangs.after(1).state("g-0"), MemberState::TimedOut);
 
     // The clock stops where `holding` is stated again: a Strict gang holds nothing.
     let mut gangs = TestGangs::new(2);
@@ -336,8 +328,7 @@ fn clock_and_waiting_time_that_are_changed_take_effect_at_once() {
     gangs.members("g", 3, &gang("g", "3", &[]));
     gangs.wait(20);
     gangs.pod_group("ml/g", |facts| facts.spec.wait = PodGroupFacts::wait_seconds(30));
-    gangs.wait(20);
-    assert_eq!(gangs.state("g-0"), MemberState::Pending);
+    assert_eq!(gangs.after(20).state("g-0"), MemberState::Pending);
     assert!(gangs.condition("g-0").contains("no deadline"), "{}", gangs.condition("g-0"));
 }
 
@@ -382,8 +373,7 @@ fn members_that_do_not_count_are_named_with_what_keeps_them_from_it() {
         gangs.wait(2);
         gangs.delete("g-0");
         gangs.member("g-new", &keys);
-        gangs.wait(2);
-        assert_eq!(gangs.count("g-new") == 0, !said.is_empty(), "{policy}");
+        assert_eq!(gangs.after(2).count("g-new") == 0, !said.is_empty(), "{policy}");
         assert!(gangs.condition("g-new").contains(said), "{policy}: {}", gangs.condition("g-new"));
     }
     // Under once-satisfied, members that another client bound do not count, and neither do ended or leaving ones.
@@ -442,8 +432,7 @@ fn a_victim_elsewhere_is_told_its_own_node_and_the_preemptor_which_nodes_are_lef
     let homes: Vec<(String, String)> =
         (0..3).map(|n| format!("low-{n}")).map(|name| (name.clone(), at(&gangs, &name).to_string())).collect();
     gangs.of_priority("high", 9, &[]);
-    gangs.settle();
-    assert_eq!(gangs.cluster.evicted.len(), 3);
+    assert_eq!(gangs.settled().cluster.evicted.len(), 3);
     let chosen = gangs.cluster.pods[&TestGangs::key("high")].spec.nominated.clone().unwrap().to_string();
     for (name, home) in homes {
         let told = events(&gangs, &name, "Preempted")[0];
@@ -470,8 +459,7 @@ fn a_gang_below_a_minimum_that_was_raised_is_not_called_untried() {
         };
         gangs.pod_group("ml/g", object(2));
         gangs.members("g", 2, &keys(&[(P, "g"), ("G/match-policy", policy)]));
-        gangs.wait(3);
-        assert_eq!(gangs.count("g"), 2);
+        assert_eq!(gangs.after(3).count("g"), 2);
         gangs.pod_group("ml/g", object(3));
         gangs.wait(120);
         let written = gangs.cluster.pod_group_writes.last().unwrap();
@@ -528,8 +516,7 @@ fn a_pod_that_is_made_again_has_a_waiting_time_of_its_own() {
     let keys = gang("g", "3", &more);
     let mut gangs = TestGangs::new(3);
     gangs.members("g", 3, &keys);
-    gangs.wait(2);
-    assert_eq!(gangs.count("g"), 3);
+    assert_eq!(gangs.after(2).count("g"), 3);
     gangs.delete("g-2");
     gangs.member("other", &[]);
     gangs.wait(2);
@@ -538,10 +525,8 @@ fn a_pod_that_is_made_again_has_a_waiting_time_of_its_own() {
     gangs.delete("g-3");
     gangs.wait(1);
     gangs.member("g-4", &keys);
-    gangs.wait(120);
-    assert_eq!(gangs.state("g-4"), MemberState::Pending, "{}", gangs.condition("g-4"));
-    gangs.wait(500);
-    assert_eq!(gangs.state("g-4"), MemberState::TimedOut);
+    assert_eq!(gangs.after(120).state("g-4"), MemberState::Pending, "{}", gangs.condition("g-4"));
+    assert_eq!(gangs.after(500).state("g-4"), MemberState::TimedOut);
 }
 
 /// What a group holds is given back for its next attempt.

@@ -31,16 +31,14 @@ fn layers_that_an_object_states_count_at_once_and_until_it_is_gone() {
     nodes(&mut gangs, &["a 3 rack=r1 zone=z1", "b 2 rack=r2 zone=z2", "c 2 rack=r3 zone=z2"]);
     // By the configuration RackLayer is a rack, by the object it is a zone.
     gangs.members("g", 4, &gang("g", "4", &[(SPEC, &rule(&[("RackLayer", "MustGather")]))]));
-    gangs.wait(1);
-    assert_eq!(gangs.count("g"), 0);
+    assert_eq!(gangs.after(1).count("g"), 0);
     assert!(gangs.condition("g-0").contains("gathered in one example.com/rack"), "{}", gangs.condition("g-0"));
     state(&mut gangs, &[("RackLayer", &[ZONE])]);
     gangs.wait(1);
     assert_eq!((gangs.count("g"), places(&gangs, "g", ZONE).len(), racks(&gangs).len()), (4, 1, 2));
     gangs.cluster.event(WorldEvent::Layers(None));
     gangs.members("h", 4, &gang("h", "4", &[(SPEC, &rule(&[("RackLayer", "MustGather")]))]));
-    gangs.wait(1);
-    assert!(gangs.condition("h-0").contains("gathered in one example.com/rack"), "{}", gangs.condition("h-0"));
+    assert!(gangs.after(1).condition("h-0").contains("gathered in one example.com/rack"), "{}", gangs.condition("h-0"));
 }
 
 #[test]
@@ -77,8 +75,7 @@ fn victims_leave_where_the_gang_may_be_however_much_is_free_elsewhere() {
             });
         }
         in_pool_with(&mut gangs, ("g-0", 9), "x", &must("g", "1"));
-        gangs.settle();
-        assert_eq!(gangs.cluster.evicted.len(), 1, "{elsewhere}: {}", gangs.condition("g-0"));
+        assert_eq!(gangs.settled().cluster.evicted.len(), 1, "{elsewhere}: {}", gangs.condition("g-0"));
         let said = gangs.condition("g-0");
         assert!(elsewhere != "pool" || said.contains("in example.com/rack=r"), "{said}");
     }

@@ -15,11 +15,9 @@ const AB: (&str, &str) = ("groups", r#"["ml/a","ml/b"]"#);
 
 /// No member of the gang is bound, now and after a restart.
 fn stays_out(gangs: &mut TestGangs, name: &str) {
-    gangs.wait(3);
-    assert_eq!(gangs.count(name), 0);
+    assert_eq!(gangs.after(3).count(name), 0);
     gangs.cluster.restart();
-    gangs.wait(3);
-    assert_eq!(gangs.count(name), 0, "nor after a restart");
+    assert_eq!(gangs.after(3).count(name), 0, "nor after a restart");
 }
 
 #[test]
@@ -36,8 +34,7 @@ fn a_bound_pod_that_is_given_to_another_gang_proves_nothing_of_that() {
         gangs.restate("a-0", &gang("b", "3", &[]));
         stays_out(&mut gangs, "b");
         gangs.cluster.change_node("n", |facts| facts.allocatable.set("cpu", "6".parse().unwrap()));
-        gangs.wait(3);
-        assert_eq!(gangs.count("b"), 3, "with room for three it starts");
+        assert_eq!(gangs.after(3).count("b"), 3, "with room for three it starts");
     }
 }
 
@@ -66,14 +63,12 @@ fn a_gang_whose_members_tolerate_more_is_tried_again_as_a_pod_by_itself_is() {
         facts.taints = vec![Taint { key: "k".into(), value: "v".into(), effect: TaintEffect::NoSchedule }];
     });
     gangs.members("g", 2, &gang("g", "2", &[]));
-    gangs.wait(5);
-    assert_eq!(gangs.count("g"), 0);
+    assert_eq!(gangs.after(5).count("g"), 0);
     let everything = Toleration { operator: TolerationOperator::Exists, ..Toleration::default() };
     for name in ["g-0", "g-1"] {
         gangs.change(name, |facts| facts.spec.tolerations = vec![everything.clone()]);
     }
-    gangs.wait(2);
-    assert_eq!(gangs.count("g"), 2, "{}", gangs.condition("g-0"));
+    assert_eq!(gangs.after(2).count("g"), 2, "{}", gangs.condition("g-0"));
 }
 
 #[test]
@@ -89,8 +84,7 @@ fn a_member_beyond_the_minimum_without_possible_room_does_not_stop_preemption() 
         facts.spec.priority = 9;
         facts.spec.node_selector = labels_of("pool", "none");
     });
-    gangs.settle();
-    assert_eq!(gangs.cluster.evicted.len(), 33);
+    assert_eq!(gangs.settled().cluster.evicted.len(), 33);
     assert!(!gangs.condition("high-0").contains("high-big"), "{}", gangs.condition("high-0"));
 }
 
@@ -117,8 +111,7 @@ fn the_sub_priority_of_a_gang_that_waits_counts_as_soon_as_it_is_changed() {
 fn members_that_hold_room_say_that_capacity_keeps_them_waiting() {
     let mut gangs = TestGangs::holding(4);
     gangs.members("g", 5, &gang("g", "5", &[("mode", "NonStrict")]));
-    gangs.wait(2);
-    assert_eq!(gangs.reserved("ml/g"), 4);
+    assert_eq!(gangs.after(2).reserved("ml/g"), 4);
     for n in 0..5 {
         let name = format!("g-{n}");
         assert_eq!(gangs.reason(&name), "Unschedulable", "{name}: {}", gangs.condition(&name));
@@ -176,10 +169,8 @@ fn a_commit_whose_first_member_has_ended_before_the_last_one_was_bound_is_whole(
     assert_eq!(first.len(), 1, "the others stand in the node's line");
     gangs.cluster.agent_releases("n");
     gangs.cluster.finish(&first[0]);
-    gangs.settle();
-    assert_eq!(gangs.bound().len(), 3);
-    gangs.wait(3);
-    assert_eq!(gangs.bound().len(), 3, "a fourth one needs a quorum");
+    assert_eq!(gangs.settled().bound().len(), 3);
+    assert_eq!(gangs.after(3).bound().len(), 3, "a fourth one needs a quorum");
 }
 
 #[test]
@@ -194,15 +185,13 @@ fn a_commit_is_completed_by_the_next_leader_where_its_first_member_has_ended() {
         assert_eq!(first.len(), 1, "the others stand in the node's line");
         gangs.cluster.finish(&first[0]);
         gangs.cluster.restart();
-        gangs.settle();
-        assert_eq!(gangs.bound().len(), 3, "{policy}: {}", gangs.condition("g-2"));
+        assert_eq!(gangs.settled().bound().len(), 3, "{policy}: {}", gangs.condition("g-2"));
         // A run after it has a minimum of its own.
         (0..3).for_each(|n| gangs.cluster.finish(&format!("g-{n}")));
         gangs.wait(1);
         gangs.asks("g-3", &[(key::NVIDIA_GPU, "1")], &keys);
         gangs.cluster.restart();
-        gangs.settle();
-        assert_eq!(gangs.bound().len(), 3, "{policy}");
+        assert_eq!(gangs.settled().bound().len(), 3, "{policy}");
     }
 }
 
@@ -240,8 +229,7 @@ fn the_wait_begins_anew_when_all_that_was_held_is_lost() {
     gangs.accumulating = true;
     gangs.plain_node("n", 1, "x");
     gangs.members("g", 2, &gang("g", "2", &[("mode", "NonStrict"), ("waiting-time", "60s")]));
-    gangs.wait(50);
-    assert_eq!(gangs.reserved("ml/g"), 1);
+    assert_eq!(gangs.after(50).reserved("ml/g"), 1);
     gangs.cluster.nodes.remove("n");
     gangs.cluster.event(WorldEvent::NodeGone("n".into()));
     gangs.wait(2);

@@ -31,11 +31,9 @@ fn no_member_goes_before_it_is_sure_that_one_of_a_later_commit_does() {
         gangs.delete("g-1");
         gangs.wait(2);
         gangs.cluster.provision("g-0");
-        gangs.wait(2);
-        assert_eq!(gangs.bound(), [""; 0], "{policy}");
+        assert_eq!(gangs.after(2).bound(), [""; 0], "{policy}");
         gangs.cluster.provision("g-2");
-        gangs.wait(3);
-        assert_eq!(gangs.count("g"), 2, "{policy}");
+        assert_eq!(gangs.after(3).count("g"), 2, "{policy}");
     }
 }
 
@@ -46,14 +44,12 @@ fn no_member_is_bound_where_the_node_of_another_went_before_the_first_lock() {
     let keys = gang("g", "2", &[]);
     claims(&mut gangs, "g-0", &keys);
     gangs.member("g-1", &keys);
-    gangs.wait(2);
-    assert_eq!(gangs.cluster.selected("g-0"), Some("a"));
+    assert_eq!(gangs.after(2).cluster.selected("g-0"), Some("a"));
     gangs.cluster.nodes.remove("b");
     gangs.cluster.event(WorldEvent::NodeGone("b".into()));
     gangs.wait(2);
     gangs.cluster.provision("g-0");
-    gangs.wait(3);
-    assert_eq!(gangs.bound(), [""; 0]);
+    assert_eq!(gangs.after(3).bound(), [""; 0]);
 }
 
 #[test]
@@ -75,8 +71,7 @@ fn a_gang_that_leaves_a_group_whose_commit_is_not_sure_was_not_satisfied() {
     assert_eq!((gangs.reserved("ml/learner"), gangs.reserved("ml/actor")), (2, 1));
     gangs.pod_group("ml/learner", lists(""));
     gangs.delete("learner-1");
-    gangs.wait(5);
-    assert_eq!(gangs.bound(), [""; 0], "one of two");
+    assert_eq!(gangs.after(5).bound(), [""; 0], "one of two");
 }
 
 #[test]
@@ -105,8 +100,7 @@ fn a_binding_that_leaves_as_another_member_is_bound_is_on_its_way() {
     assert_eq!(commit.members, 2, "the second states its own");
     gangs.delete("g-0");
     gangs.cluster.restart();
-    gangs.wait(3);
-    assert_eq!(gangs.cluster.node_of("g-4"), None, "it waits for a whole minimum");
+    assert_eq!(gangs.after(3).cluster.node_of("g-4"), None, "it waits for a whole minimum");
 }
 
 #[test]
@@ -122,8 +116,7 @@ fn no_member_is_bound_once_more_where_a_gang_of_its_group_is_gone() {
     gangs.wait(2);
     gangs.delete("actor-1");
     gangs.cluster.provision("learner-1");
-    gangs.wait(5);
-    assert_eq!(gangs.bound(), ["learner-0"]);
+    assert_eq!(gangs.after(5).bound(), ["learner-0"]);
 }
 
 #[test]
@@ -145,8 +138,7 @@ fn the_rest_of_a_commit_is_whole_though_those_bound_before_are_gone() {
     gangs.bound().iter().for_each(|name| gangs.delete(name));
     gangs.wait(2);
     gangs.cluster.provision("late");
-    gangs.wait(5);
-    assert_eq!(gangs.bound(), [left], "the other one waits for a whole minimum");
+    assert_eq!(gangs.after(5).bound(), [left], "the other one waits for a whole minimum");
 }
 
 #[test]
@@ -178,8 +170,7 @@ fn a_gang_that_changes_its_group_when_the_last_member_of_a_commit_goes_is_tried(
     gangs.asks("learner-1", ONE, &of("learner", &[]));
     gangs.cluster.settle();
     gangs.delete("learner-0");
-    gangs.wait(30);
-    assert_eq!(gangs.count("learner-1"), 1, "{}", gangs.condition("learner-1"));
+    assert_eq!(gangs.after(30).count("learner-1"), 1, "{}", gangs.condition("learner-1"));
 }
 
 #[test]
@@ -191,8 +182,7 @@ fn a_refused_member_completes_its_commit_though_another_one_has_gone_alone() {
     gangs.comes("g-2", &keys);
     gangs.cluster.bind_faults.push_back(Fault::Refused);
     gangs.cluster.deliver();
-    gangs.wait(5);
-    assert_eq!(gangs.count("g"), 3, "{:?}", gangs.bound());
+    assert_eq!(gangs.after(5).count("g"), 3, "{:?}", gangs.bound());
 }
 
 #[test]
@@ -214,8 +204,7 @@ fn the_lock_of_a_member_of_the_rest_that_cannot_be_resumed_goes_after_a_minute()
     let uid = gangs.cluster.pods[&TestGangs::key(left)].handoff.pod.uid.clone();
     let time = wall(gangs.cluster.now);
     gangs.cluster.set_lock("n", &format!("{time:.9},ml,{left},{}", uid.as_str()));
-    gangs.cluster.wait(75);
-    assert_eq!(gangs.cluster.holder("n"), None);
+    assert_eq!(gangs.cluster.after(75).holder("n"), None);
 }
 
 #[test]
@@ -231,8 +220,7 @@ fn what_a_gang_lacks_before_the_first_lock_counts() {
     gangs.change("g-1", |facts| facts.handoff.phase = Phase::Failed);
     gangs.wait(2);
     gangs.cluster.provision("g-2");
-    gangs.wait(3);
-    assert_eq!(gangs.cluster.node_of("g-2"), None);
+    assert_eq!(gangs.after(3).cluster.node_of("g-2"), None);
     // A minimum that was raised.
     let mut gangs = with_claims(8);
     gangs.pod_group("ml/g", |facts| facts.spec.min = Some(2));
@@ -243,6 +231,5 @@ fn what_a_gang_lacks_before_the_first_lock_counts() {
     gangs.pod_group("ml/g", |facts| facts.spec.min = Some(3));
     gangs.wait(2);
     gangs.cluster.provision("g-1");
-    gangs.wait(3);
-    assert_eq!(gangs.bound(), [""; 0]);
+    assert_eq!(gangs.after(3).bound(), [""; 0]);
 }

@@ -22,8 +22,7 @@ fn gang_on(nodes: usize, min: &str) -> TestGangs {
     for n in 0..nodes {
         gangs.of_priority(&format!("low-{n}"), 1, &gang("low", min, &[]));
     }
-    gangs.settle();
-    assert_eq!(gangs.count("low"), nodes);
+    assert_eq!(gangs.settled().count("low"), nodes);
     gangs
 }
 
@@ -66,8 +65,7 @@ fn a_gang_that_ends_member_by_member_counts_those_that_have_succeeded() {
         gangs.settle();
         (0..2).for_each(|n| gangs.cluster.finish(&format!("low-{n}")));
         (0..3).for_each(|n| gangs.of_priority(&format!("high-{n}"), 9, &[]));
-        gangs.settle();
-        assert_eq!(gangs.cluster.evicted.len(), evicted, "{policy}: {:?}", gangs.cluster.evicted);
+        assert_eq!(gangs.settled().cluster.evicted.len(), evicted, "{policy}: {:?}", gangs.cluster.evicted);
     }
 }
 
@@ -77,8 +75,7 @@ fn what_an_earlier_run_has_done_spares_no_member_of_this_one() {
     (0..3).for_each(|n| gangs.plain_node(&format!("n{n}"), 1, "x"));
     for run in ["first", "second"] {
         (0..3).for_each(|n| gangs.of_priority(&format!("{run}-{n}"), 1, &gang("low", "3", &[])));
-        gangs.settle();
-        assert_eq!(gangs.count(run), 3);
+        assert_eq!(gangs.settled().count(run), 3);
         if run == "first" {
             (0..3).for_each(|n| gangs.cluster.finish(&format!("first-{n}")));
             gangs.wait(2);
@@ -97,11 +94,9 @@ fn a_member_that_could_stay_and_leaves_with_its_gang_is_counted_once() {
         let half = [(key::GPU_CORE, "50"), (key::GPU_MEMORY_RATIO, "50")];
         gangs.asks_as(&format!("low-{n}"), &half, &gang("low", "3", &[]), |facts| facts.spec.priority = 1);
     }
-    gangs.settle();
-    assert_eq!(gangs.count("low"), 4);
+    assert_eq!(gangs.settled().count("low"), 4);
     gangs.asks_as("urgent", &[(key::NVIDIA_GPU, "1")], &[], |facts| facts.spec.priority = 9);
-    gangs.settle();
-    assert_eq!(gangs.cluster.evicted.len(), 4, "{:?}", gangs.cluster.evicted);
+    assert_eq!(gangs.settled().cluster.evicted.len(), 4, "{:?}", gangs.cluster.evicted);
 }
 
 #[test]
@@ -129,8 +124,7 @@ fn a_gang_that_preempts_counts_the_surplus_of_its_victims_once() {
     for n in 0..2 {
         gangs.of_priority(&format!("high-{n}"), 9, &gang("high", "2", &[]));
     }
-    gangs.settle();
-    assert_eq!(gangs.cluster.evicted.len(), 4, "{:?}", gangs.cluster.evicted);
+    assert_eq!(gangs.settled().cluster.evicted.len(), 4, "{:?}", gangs.cluster.evicted);
     assert_eq!(gangs.cluster.nominations(), 2);
     leave(&mut gangs);
     assert_eq!((gangs.count("high"), gangs.count("low")), (2, 0));
@@ -142,8 +136,7 @@ fn two_places_that_a_gang_can_spare_cost_only_these() {
     for n in 0..2 {
         gangs.of_priority(&format!("high-{n}"), 9, &gang("high", "2", &[]));
     }
-    gangs.settle();
-    assert_eq!(gangs.cluster.evicted.len(), 2, "{:?}", gangs.cluster.evicted);
+    assert_eq!(gangs.settled().cluster.evicted.len(), 2, "{:?}", gangs.cluster.evicted);
     leave(&mut gangs);
     assert_eq!((gangs.count("high"), gangs.count("low")), (2, 3));
 }
@@ -227,8 +220,7 @@ fn full_node(gangs: &mut TestGangs, name: &str, priority: i32) {
         facts.spec.priority = priority;
         facts.spec.node_selector = labels_of("pool", name);
     });
-    gangs.settle();
-    assert_eq!(gangs.cluster.node_of(&format!("low-{name}")), Some(name));
+    assert_eq!(gangs.settled().cluster.node_of(&format!("low-{name}")), Some(name));
 }
 
 fn unlike(gangs: &mut TestGangs, name: &str, cpus: &str, pool: Option<&str>) {
@@ -249,8 +241,7 @@ fn unlike_members_get_victims_where_each_of_them_can_go() {
     full_node(&mut gangs, "z", 3);
     unlike(&mut gangs, "high-0", "3", None);
     unlike(&mut gangs, "high-1", "2", Some("x"));
-    gangs.settle();
-    assert_eq!(gangs.cluster.evicted.len(), 2, "{:?}", gangs.cluster.evicted);
+    assert_eq!(gangs.settled().cluster.evicted.len(), 2, "{:?}", gangs.cluster.evicted);
     assert!(gangs.cluster.evicted.contains(&"low-x".to_owned()), "{:?}", gangs.cluster.evicted);
     assert!(
         gangs.cluster.evicted.contains(&"low-y".to_owned()),
@@ -298,12 +289,10 @@ fn a_gang_looks_for_other_victims_when_the_node_of_one_dies_with_it() {
     let dead = gangs.cluster.node_of(&evicted[0]).unwrap().to_owned();
     gangs.delete(&evicted[1]);
     gangs.cluster.change_node(&dead, |facts| facts.unschedulable = true);
-    gangs.wait(3);
-    assert_eq!(gangs.cluster.evicted.len(), 3, "{:?}", gangs.cluster.evicted);
+    assert_eq!(gangs.after(3).cluster.evicted.len(), 3, "{:?}", gangs.cluster.evicted);
     let last = gangs.cluster.evicted[2].clone();
     gangs.delete(&last);
-    gangs.wait(3);
-    assert_eq!(gangs.count("high"), 2);
+    assert_eq!(gangs.after(3).count("high"), 2);
 }
 
 #[test]
@@ -332,8 +321,7 @@ fn members_with_affinity_to_each_other_keep_their_room_until_the_victims_left() 
         facts.spec.priority = 9;
         facts.spec.affinity = vec![PodTerm { namespaces: vec!["ml".into()], ..near("ps", "pool") }];
     });
-    gangs.settle();
-    assert_eq!(gangs.cluster.evicted.len(), 2, "{:?}", gangs.cluster.evicted);
+    assert_eq!(gangs.settled().cluster.evicted.len(), 2, "{:?}", gangs.cluster.evicted);
     let victims = gangs.cluster.evicted.clone();
     urgent(&mut gangs, "late", &[]);
     gangs.wait(25);
@@ -372,8 +360,7 @@ fn a_gang_does_not_wait_for_a_pod_that_does_not_leave() {
         assert_eq!(asked, ["low-1", "low-2"], "{grace}: {}", gangs.condition("high-0"));
         let left: Vec<String> = gangs.bound().into_iter().filter(|name| asked.contains(name)).collect();
         left.iter().for_each(|name| gangs.delete(name));
-        gangs.wait(3);
-        assert_eq!(gangs.count("high"), 2, "{grace}: {}", gangs.condition("high-0"));
+        assert_eq!(gangs.after(3).count("high"), 2, "{grace}: {}", gangs.condition("high-0"));
     }
 }
 
@@ -387,8 +374,7 @@ fn a_gang_that_waits_for_the_deletion_of_a_member_says_so() {
     gangs.cluster.lost_evictions = 100;
     gangs.asks_as("high", &[("cpu", "2")], &[], |facts| facts.spec.priority = 9);
     gangs.plain_node("n2", 1, "x");
-    gangs.wait(5);
-    let bound = gangs.bound();
+    let bound = gangs.after(5).bound();
     assert_eq!((gangs.cluster.evicted.len(), gangs.count("low")), (0, 2));
     let third = (0..3).map(|n| format!("low-{n}")).find(|name| !bound.contains(name)).unwrap();
     assert!(gangs.condition(&third).contains("it is being preempted"), "{}", gangs.condition(&third));
@@ -402,10 +388,8 @@ fn a_gang_whose_member_is_asked_to_leave_in_vain_goes_on_after_a_minute() {
     gangs.cluster.lost_evictions = 100;
     gangs.asks_as("high", &[("cpu", "2")], &[], |facts| facts.spec.priority = 9);
     gangs.plain_node("n2", 1, "x");
-    gangs.wait(58);
-    assert_eq!(gangs.count("low"), 2);
-    gangs.wait(3);
-    assert_eq!(gangs.count("low"), 3, "{:?}", gangs.cluster.conditions);
+    assert_eq!(gangs.after(58).count("low"), 2);
+    assert_eq!(gangs.after(3).count("low"), 3, "{:?}", gangs.cluster.conditions);
 }
 
 #[test]
@@ -417,8 +401,7 @@ fn racks_that_victims_cannot_empty_do_not_hide_the_one_that_they_can() {
         nodes(&mut gangs, &[&format!("{rack} 2 rack={rack} pool={rack}")]);
         (0..pods).for_each(|n| in_pool_with(&mut gangs, (&format!("on-{rack}-{n}"), priority), &rack, &[]));
     }
-    gangs.settle();
-    assert_eq!(gangs.count("on-"), 22);
+    assert_eq!(gangs.settled().count("on-"), 22);
     (0..2).for_each(|n| gangs.of_priority(&format!("g-{n}"), 9, &must("g", "2")));
     gangs.settle();
     gangs.cluster.evicted.sort_unstable();
@@ -432,8 +415,7 @@ fn victims_leave_in_the_rack_where_that_costs_least() {
     for (node, priority) in [("b", 5), ("c", 1), ("d", 1)] {
         in_pool_with(&mut gangs, (&format!("on-{node}"), priority), node, &[]);
     }
-    gangs.settle();
-    assert_eq!(gangs.count("on-"), 3);
+    assert_eq!(gangs.settled().count("on-"), 3);
     (0..2).for_each(|n| gangs.of_priority(&format!("g-{n}"), 9, &must("g", "2")));
     gangs.settle();
     gangs.cluster.evicted.sort_unstable();

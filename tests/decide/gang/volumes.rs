@@ -53,8 +53,7 @@ fn when_the_volume_of_one_member_cannot_be_made_nobody_of_the_gang_goes() {
     gangs.cluster.settle();
     assert_eq!(gangs.reserved("ml/g"), 3, "it is tried again when it has rested");
     gangs.cluster.provision("c2");
-    gangs.settle();
-    assert_eq!(gangs.count("g"), 3);
+    assert_eq!(gangs.settled().count("g"), 3);
 }
 
 #[test]
@@ -62,15 +61,13 @@ fn a_surplus_member_waits_until_the_first_commit_is_sure() {
     for made in [true, false] {
         let mut gangs = gang_with_claims();
         gangs.asks("g-3", &[("cpu", "1")], &gang("g", "3", &[]));
-        gangs.wait(2);
-        assert_eq!(gangs.count("g"), 0, "the volumes of the others may still not be made");
+        assert_eq!(gangs.after(2).count("g"), 0, "the volumes of the others may still not be made");
         assert_eq!(gangs.reason("g-3"), "GangIncomplete");
         gangs.cluster.provision("c0");
         gangs.cluster.provision("c1");
         if made {
             gangs.cluster.provision("c2");
-            gangs.settle();
-            assert_eq!(gangs.count("g"), 4);
+            assert_eq!(gangs.settled().count("g"), 4);
         } else {
             gangs.cluster.change_claim("c2", |facts| facts.selected_node = None);
             gangs.cluster.settle();
@@ -78,8 +75,7 @@ fn a_surplus_member_waits_until_the_first_commit_is_sure() {
             // They go back, rest, and are tried again.
             gangs.wait(5);
             gangs.cluster.provision("c2");
-            gangs.wait(5);
-            assert_eq!(gangs.count("g"), 4);
+            assert_eq!(gangs.after(5).count("g"), 4);
         }
     }
 }
@@ -94,8 +90,7 @@ fn the_surplus_of_a_group_whose_first_commit_is_cancelled_is_not_forgotten() {
     assert_eq!((gangs.reserved("ml/g"), gangs.count("g")), (3, 0), "with it the gang has its minimum");
     gangs.cluster.provision("c0");
     gangs.cluster.provision("c1");
-    gangs.wait(5);
-    assert_eq!(gangs.count("g"), 3);
+    assert_eq!(gangs.after(5).count("g"), 3);
 }
 
 #[test]
@@ -111,8 +106,7 @@ fn no_member_is_bound_where_a_gang_of_its_group_is_gone() {
     assert_eq!((gangs.reserved("ml/learner"), gangs.reserved("ml/actor")), (1, 1));
     gangs.delete("actor-0");
     gangs.cluster.provision("c0");
-    gangs.wait(5);
-    assert_eq!(gangs.bound(), [""; 0]);
+    assert_eq!(gangs.after(5).bound(), [""; 0]);
 }
 
 #[test]
@@ -124,6 +118,5 @@ fn a_member_that_is_deleted_before_the_first_lock_takes_the_others_back() {
     gangs.wait(3);
     assert_eq!((gangs.count("g"), gangs.reason("g-0")), (0, "GangIncomplete"));
     gangs.asks_as("g-2", &[("cpu", "1")], &gang("g", "3", &[]), |facts| facts.spec.volumes = vec![]);
-    gangs.wait(3);
-    assert_eq!(gangs.count("g"), 3);
+    assert_eq!(gangs.after(3).count("g"), 3);
 }

@@ -59,8 +59,7 @@ fn row_3_it_binds_whole_when_the_missing_nodes_join_and_nobody_acts() {
     let mut gangs = training(&five());
     gangs.cluster.node("c", 2);
     gangs.cluster.node("d", 2);
-    gangs.wait(2);
-    assert_eq!(gangs.bound().len(), 5);
+    assert_eq!(gangs.after(2).bound().len(), 5);
     assert_eq!(gangs.reported("GangSatisfied"), 1);
 }
 
@@ -101,8 +100,7 @@ fn row_4_of_three_gangs_that_hold_all_room_only_the_last_gives_way() {
     assert_eq!((gangs.count("a"), gangs.count("b"), gangs.count("c")), (5, 5, 0));
     assert_eq!(gangs.reported("GangHoldReleased"), 1, "{:?}", gangs.cluster.notices);
     (0..5).for_each(|n| gangs.cluster.finish(&format!("a-{n}")));
-    gangs.wait(3);
-    assert_eq!(gangs.count("c"), 5);
+    assert_eq!(gangs.after(3).count("c"), 5);
 }
 
 #[test]
@@ -119,8 +117,7 @@ fn row_6_a_gang_that_does_not_fit_keeps_nothing_and_the_next_pod_binds_at_once()
     let mut gangs = TestGangs::new(4);
     gangs.members("g", 5, &gang("g", "5", &[]));
     gangs.asks("single", &[("cpu", "2")], &none());
-    gangs.settle();
-    assert_eq!(gangs.bound(), ["single"]);
+    assert_eq!(gangs.settled().bound(), ["single"]);
 }
 
 #[test]
@@ -131,8 +128,7 @@ fn row_7_a_non_strict_gang_keeps_what_it_has_until_the_last_place_is_free() {
     gangs.wait(100);
     assert_eq!((gangs.reserved("ml/g"), gangs.count("g")), (4, 0));
     gangs.cluster.finish("other");
-    gangs.wait(2);
-    assert_eq!(gangs.count("g"), 5);
+    assert_eq!(gangs.after(2).count("g"), 5);
 }
 
 #[test]
@@ -141,8 +137,7 @@ fn row_8_members_beyond_the_minimum_come_alone() {
     gangs.come("g", 6, &gang("g", "3", &[]));
     assert_eq!(gangs.count("g"), 4);
     gangs.node("more", 2);
-    gangs.wait(1);
-    assert_eq!(gangs.count("g"), 6);
+    assert_eq!(gangs.after(1).count("g"), 6);
 }
 
 #[test]
@@ -153,9 +148,8 @@ fn row_9_a_member_that_fits_nowhere_is_left_out_where_the_others_suffice() {
     let keys = gang("g", "3", &[]);
     gangs.asks("a", &[(key::NVIDIA_GPU, "2")], &keys);
     ["b", "c", "d"].iter().for_each(|name| gangs.asks(name, &[(key::NVIDIA_GPU, "1")], &keys));
-    gangs.settle();
-    assert_eq!(gangs.bound(), ["b", "c", "d"]);
-    assert_eq!(gangs.cluster.stats().groups.attempts, 1, "two cycles of one pass");
+    assert_eq!(gangs.settled().bound(), ["b", "c", "d"]);
+    assert_eq!(gangs.cluster.stats().group_attempts, 1, "two cycles of one pass");
 }
 
 fn pair(cpus: u32) -> TestGangs {
@@ -208,8 +202,7 @@ fn row_13_the_annotation_beats_the_pod_group() {
     let keys = vec![(P.to_owned(), "g".to_owned()), (format!("{G}min-available"), "5".to_owned())];
     gangs.come("g", 4, &keys);
     assert_eq!((gangs.count("g"), gangs.reason("g-0")), (0, "GangIncomplete"));
-    gangs.wait(61);
-    assert!(gangs.condition("g-0").contains("4 of 5 pods"), "{}", gangs.condition("g-0"));
+    assert!(gangs.after(61).condition("g-0").contains("4 of 5 pods"), "{}", gangs.condition("g-0"));
     gangs.comes("g-4", &keys);
     assert_eq!(gangs.count("g"), 5);
 }
@@ -220,8 +213,7 @@ fn row_14_pods_wait_for_their_pod_group_and_go_at_once_when_it_appears() {
     gangs.come("g", 3, &[(format!("label:{P}"), "g".to_owned())]);
     assert_eq!((gangs.count("g"), gangs.reason("g-1")), (0, "WaitingForPodGroup"));
     gangs.pod_group("ml/g", |facts| facts.spec.min = Some(3));
-    gangs.settle();
-    assert_eq!(gangs.count("g"), 3);
+    assert_eq!(gangs.settled().count("g"), 3);
 }
 
 #[test]
@@ -239,11 +231,9 @@ fn row_15_nothing_is_tried_before_the_last_needed_pod_exists() {
 fn row_16_a_total_that_never_comes_starves_no_other_gang() {
     let mut gangs = TestGangs::new(4);
     gangs.members("g", 5, &gang("g", "5", &[("total-number", "8")]));
-    gangs.wait(3);
-    assert_eq!(gangs.count("g"), 0);
+    assert_eq!(gangs.after(3).count("g"), 0);
     gangs.node("more", 1);
-    gangs.wait(2);
-    assert_eq!(gangs.count("g"), 5);
+    assert_eq!(gangs.after(2).count("g"), 5);
 }
 
 fn impatient(mode: &'static str, groups: &'static str) -> Keys {
@@ -259,25 +249,21 @@ fn row_17_a_non_strict_gang_whose_wait_is_over_is_released_and_marked() {
     let mut gangs = TestGangs::holding(2);
     let keys = impatient("NonStrict", "");
     gangs.members("g", 3, &keys);
-    gangs.wait(4);
-    assert_eq!(gangs.reserved("ml/g"), 2);
-    gangs.wait(2);
-    assert_eq!(gangs.reserved("ml/g"), 0);
+    assert_eq!(gangs.after(4).reserved("ml/g"), 2);
+    assert_eq!(gangs.after(2).reserved("ml/g"), 0);
     for n in 0..3 {
         assert_eq!(gangs.state(&format!("g-{n}")), MemberState::TimedOut);
         assert_eq!(gangs.reason(&format!("g-{n}")), "GangTimeout");
     }
     assert_eq!(gangs.reported("GangTimeout"), 3, "once for each member");
     gangs.node("more", 4);
-    gangs.wait(10);
-    assert_eq!(gangs.count("g"), 0);
+    assert_eq!(gangs.after(10).count("g"), 0);
     // A controller makes each pod again as it is deleted.
     for n in 0..3 {
         gangs.delete(&format!("g-{n}"));
         gangs.comes(&format!("g-{n}"), &keys);
     }
-    gangs.wait(2);
-    assert_eq!(gangs.count("g"), 3);
+    assert_eq!(gangs.after(2).count("g"), 3);
 }
 
 #[test]
@@ -315,14 +301,12 @@ fn row_20_under_only_waiting_a_replacement_waits_for_a_full_quorum() {
     gangs.wait(60);
     gangs.delete("g-0");
     gangs.member("g-9", &keys);
-    gangs.wait(5);
-    assert_eq!(gangs.count("g-9"), 0, "{}", gangs.condition("g-9"));
+    assert_eq!(gangs.after(5).count("g-9"), 0, "{}", gangs.condition("g-9"));
     for n in [1, 2] {
         gangs.delete(&format!("g-{n}"));
         gangs.member(&format!("g-{n}"), &keys);
     }
-    gangs.wait(2);
-    assert_eq!(gangs.count("g"), 3);
+    assert_eq!(gangs.after(2).count("g"), 3);
 }
 
 /// Three run, two of them complete, then a fourth comes.
@@ -363,8 +347,7 @@ fn row_23_a_gang_on_one_node_goes_through_its_lock_one_by_one_and_whole() {
         assert_eq!(gangs.count("g"), served + 1);
         gangs.cluster.agent_releases("n");
     }
-    gangs.settle();
-    assert_eq!(gangs.count("g"), 3);
+    assert_eq!(gangs.settled().count("g"), 3);
 }
 
 #[test]
@@ -372,8 +355,7 @@ fn row_24_a_binding_that_fails_twice_is_tried_on_its_node_until_it_is_done() {
     let mut gangs = TestGangs::new(8);
     gangs.cluster.bind_faults = [Fault::Fails, Fault::Fails].into();
     gangs.members("g", 3, &gang("g", "3", &[]));
-    gangs.wait(3);
-    assert_eq!(gangs.count("g"), 3);
+    assert_eq!(gangs.after(3).count("g"), 3);
 }
 
 #[test]
@@ -389,8 +371,7 @@ fn row_25_after_a_crash_the_broken_commit_is_completed_first() {
         gangs.cluster.serves("n");
         assert_eq!(gangs.count("g"), 2, "{policy}");
         gangs.cluster.restart();
-        gangs.wait(2);
-        assert_eq!(gangs.count("g"), 5, "{policy}");
+        assert_eq!(gangs.after(2).count("g"), 5, "{policy}");
     }
 }
 
@@ -427,8 +408,7 @@ fn row_28_a_gated_member_does_not_count() {
     gangs.wait(2);
     assert_eq!((gangs.count("g"), gangs.cluster.stats().groups.attempts), (0, 0));
     gangs.change("g-2", |facts| facts.spec.gates.clear());
-    gangs.settle();
-    assert_eq!(gangs.count("g"), 3);
+    assert_eq!(gangs.settled().count("g"), 3);
 }
 
 /// A gang of four of high priority on a node where this many pods of low priority run.
@@ -505,11 +485,9 @@ fn a_lowered_minimum_is_tried_at_once() {
     let mut gangs = TestGangs::new(2);
     gangs.pod_group("ml/g", |facts| facts.spec.min = Some(3));
     gangs.members("g", 3, &[(P.to_owned(), "g".to_owned())]);
-    gangs.wait(2);
-    assert_eq!(gangs.count("g"), 0);
+    assert_eq!(gangs.after(2).count("g"), 0);
     gangs.pod_group("ml/g", |facts| facts.spec.min = Some(2));
-    gangs.settle();
-    assert_eq!(gangs.count("g"), 2);
+    assert_eq!(gangs.settled().count("g"), 2);
 }
 
 #[test]
@@ -524,11 +502,9 @@ fn members_that_no_order_of_offering_places_are_found_a_place_by_search() {
     gangs.asks("x", &[("cpu", "3")], &keys);
     gangs.asks("y", &[("cpu", "2")], &keys);
     gangs.asks_as("z", &[("cpu", "2")], &keys, |facts| facts.spec.node_selector = labels_of("disk", "fast"));
-    gangs.wait(2);
-    assert_eq!(gangs.bound(), Vec::<String>::new(), "seven units on seven, but no way to cut them");
+    assert_eq!(gangs.after(2).bound(), Vec::<String>::new(), "seven units on seven, but no way to cut them");
     gangs.node("c", 2);
-    gangs.wait(2);
-    assert_eq!(gangs.bound(), ["x", "y", "z"]);
+    assert_eq!(gangs.after(2).bound(), ["x", "y", "z"]);
 }
 
 #[test]

@@ -167,8 +167,7 @@ fn a_list_of_gangs_that_cannot_be_read_holds_the_gang_and_those_that_name_it() {
             // Corrected: alone.
             gangs.delete("h-0");
             gangs.change("g-0", |facts| facts.spec.gang = declared("ml", &gang("g", min, &[("groups", "")])));
-            gangs.wait(2);
-            assert_eq!(gangs.bound(), ["g-0"], "{key} {value}");
+            assert_eq!(gangs.after(2).bound(), ["g-0"], "{key} {value}");
         }
     }
 }
@@ -185,8 +184,7 @@ fn an_unreadable_list_on_a_pod_group_or_one_member_holds_all() {
     assert_eq!((gangs.bound(), gangs.reason("g-1")), (vec!["late-0".to_owned()], "InvalidGang"));
     // The group of a satisfied gang binds no later member of it, as no gang rule does.
     gangs.member("late-1", &gang("late", "1", &[("groups", "x")]));
-    gangs.wait(2);
-    assert_eq!(gangs.count("late"), 2);
+    assert_eq!(gangs.after(2).count("late"), 2);
 }
 
 #[test]
@@ -253,8 +251,7 @@ fn scheduling_group_names_a_gang_only_behind_its_flag() {
     let mut group = PodGroupFacts::new(PodGroupApi::Kubernetes, GangId::parse("ml/first").unwrap());
     group.spec.min = Some(1);
     gangs.cluster.event(WorldEvent::PodGroup(Box::new(group)));
-    gangs.settle();
-    assert_eq!(gangs.count("p"), 1);
+    assert_eq!(gangs.settled().count("p"), 1);
 }
 
 #[test]
@@ -350,8 +347,7 @@ fn lists_that_go_round_hold_everybody() {
     for (name, next) in [("a", r#"["ml/b"]"#), ("b", r#"["ml/c"]"#), ("c", r#"["ml/a"]"#)] {
         gangs.members(name, 1, &gang(name, "1", &[("groups", next)]));
     }
-    gangs.settle();
-    assert_eq!(gangs.bound(), Vec::<String>::new());
+    assert_eq!(gangs.settled().bound(), Vec::<String>::new());
     assert_eq!(["a-0", "b-0", "c-0"].map(|name| gangs.reason(name)), ["GangGroupMismatch"; 3]);
 }
 
@@ -395,8 +391,7 @@ fn a_pod_group_that_comes_and_goes_never_makes_half_a_gang() {
     }
     gangs.node("more", 1);
     gangs.pod_group("ml/g", |facts| facts.spec.min = Some(5));
-    gangs.wait(2);
-    assert_eq!(gangs.count("g"), 5);
+    assert_eq!(gangs.after(2).count("g"), 5);
 }
 
 #[test]
@@ -408,12 +403,10 @@ fn what_a_pod_group_asks_for_in_all_must_be_free_before_anything_is_tried() {
         facts.min_resources = ten();
     });
     gangs.members("g", 2, &[(P.to_owned(), "g".to_owned())]);
-    gangs.wait(2);
-    assert_eq!(gangs.count("g"), 0);
+    assert_eq!(gangs.after(2).count("g"), 0);
     assert!(gangs.condition("g-0").contains("at least 10 cpu"), "{}", gangs.condition("g-0"));
     gangs.node("more", 6);
-    gangs.wait(2);
-    assert_eq!(gangs.count("g"), 2);
+    assert_eq!(gangs.after(2).count("g"), 2);
 }
 
 #[test]
@@ -440,8 +433,7 @@ fn with_the_pending_clock_a_strict_gang_times_out_too() {
     let mut gangs = TestGangs::with(Config { gangs: policy, ..Config::default() });
     gangs.node("n", 2);
     gangs.members("g", 3, &gang("g", "3", &[("waiting-time", "5s")]));
-    gangs.wait(4);
-    assert_eq!(gangs.state("g-0"), MemberState::Pending);
+    assert_eq!(gangs.after(4).state("g-0"), MemberState::Pending);
     gangs.wait(2);
     assert_eq!(["g-0", "g-1", "g-2"].map(|name| gangs.state(name)), [MemberState::TimedOut; 3]);
 }
@@ -470,8 +462,7 @@ fn a_gang_chooses_the_clock_of_its_waiting_time_for_itself() {
     let policy = GangPolicy { clock: TimeoutClock::Pending, ..GangPolicy::default() };
     let mut gangs = TestGangs::with(Config { gangs: policy, ..Config::default() });
     gangs.members("g", 3, &gang("g", "3", &[wait, (key::TIMEOUT_CLOCK, "holding")]));
-    gangs.wait(7);
-    assert_eq!(gangs.state("g-0"), MemberState::Pending);
+    assert_eq!(gangs.after(7).state("g-0"), MemberState::Pending);
 }
 
 #[test]
@@ -505,13 +496,11 @@ fn a_pod_group_made_for_pods_without_controller_goes_with_the_last_of_them() {
             facts.status.phase = (name != "unserved").then_some(PodGroupPhase::Scheduled);
         });
     }
-    gangs.wait(2);
-    assert_eq!(gangs.cluster.pod_groups_made, ["ml/made", "ml/foreign", "ml/unserved"]);
+    assert_eq!(gangs.after(2).cluster.pod_groups_made, ["ml/made", "ml/foreign", "ml/unserved"]);
     for name in ["made", "foreign", "unserved"] {
         gangs.delete(&format!("{name}-0"));
         gangs.cluster.finish(&format!("{name}-1"));
-        gangs.wait(2);
-        assert!(gangs.cluster.pod_groups_removed.is_empty(), "{name}: a pod that has ended is left");
+        assert!(gangs.after(2).cluster.pod_groups_removed.is_empty(), "{name}: a pod that has ended is left");
     }
     for name in ["made", "foreign", "unserved"] {
         gangs.delete(&format!("{name}-1"));
@@ -519,15 +508,12 @@ fn a_pod_group_made_for_pods_without_controller_goes_with_the_last_of_them() {
     gangs.wait(2);
     let removed = ("ml/made".to_owned(), "u".into());
     assert_eq!(gangs.cluster.pod_groups_removed, vec![removed.clone()]);
-    gangs.wait(20);
-    assert_eq!(gangs.cluster.pod_groups_removed, vec![removed; 2], "the request was lost");
+    assert_eq!(gangs.after(20).cluster.pod_groups_removed, vec![removed; 2], "the request was lost");
     // A scheduler that starts finds what another one left.
     gangs.cluster.restart();
-    gangs.settle();
-    assert_eq!(gangs.cluster.pod_groups_removed.len(), 3);
+    assert_eq!(gangs.settled().cluster.pod_groups_removed.len(), 3);
     gangs.pod_group_gone("ml/made");
-    gangs.wait(40);
-    assert_eq!(gangs.cluster.pod_groups_removed.len(), 3);
+    assert_eq!(gangs.after(40).cluster.pod_groups_removed.len(), 3);
 }
 
 #[test]
@@ -537,15 +523,13 @@ fn a_timed_out_gang_is_free_again_when_its_marks_are_removed() {
     gangs.wait(7);
     gangs.node("more", 4);
     for n in 0..3 {
-        gangs.settle();
-        assert_eq!(gangs.count("g"), 0, "one mark is enough");
+        assert_eq!(gangs.settled().count("g"), 0, "one mark is enough");
         gangs.change(&format!("g-{n}"), |facts: &mut PodFacts| {
             let said = facts.spec.gang.clone().unwrap();
             facts.spec.gang = Some(Arc::new(Declared { timed_out: false, ..(*said).clone() }));
         });
     }
-    gangs.wait(2);
-    assert_eq!(gangs.count("g"), 3);
+    assert_eq!(gangs.after(2).count("g"), 3);
 }
 
 #[test]
@@ -585,8 +569,7 @@ fn a_gang_of_ten_thousand_waits_for_its_last_place_and_holds_nothing() {
     assert_eq!(gangs.bound().len(), 0);
     gangs.plain_node("last", 1, "x");
     gangs.cluster.now += Duration::from_secs(2);
-    gangs.settle();
-    assert_eq!(gangs.bound().len(), 10_000);
+    assert_eq!(gangs.settled().bound().len(), 10_000);
 }
 
 #[test]
@@ -600,8 +583,7 @@ fn with_evict_gang_the_commit_leaves_with_a_member_that_the_kubelet_refused() {
             facts.handoff.phase = Phase::Failed;
             facts.spec.refused = true;
         });
-        gangs.settle();
-        assert_eq!(gangs.cluster.evicted.len(), evicted);
+        assert_eq!(gangs.settled().cluster.evicted.len(), evicted);
         gangs.change("g-0", |facts| facts.spec.nominated = None);
         assert_eq!(gangs.cluster.evicted.len(), evicted, "once");
     }
@@ -618,17 +600,14 @@ fn with_evict_gang_a_pod_that_was_refused_once_takes_no_later_run_along() {
         facts.handoff.phase = Phase::Failed;
         facts.spec.refused = true;
     });
-    gangs.settle();
-    assert_eq!(gangs.cluster.evicted.len(), 2);
+    assert_eq!(gangs.settled().cluster.evicted.len(), 2);
     ["g-0", "g-2"].into_iter().for_each(|name| gangs.delete(name));
     ["g-3", "g-4", "g-5"].into_iter().for_each(|name| gangs.member(name, &keys));
-    gangs.wait(2);
-    assert_eq!(gangs.count("g"), 4, "{}", gangs.condition("g-3"));
+    assert_eq!(gangs.after(2).count("g"), 4, "{}", gangs.condition("g-3"));
     // A finalizer keeps its object.
     let now = gangs.cluster.moment().wall;
     gangs.change("g-1", |facts| facts.handoff.deleting = Some(Deletion { at: now, grace_seconds: 0 }));
-    gangs.wait(2);
-    assert_eq!(gangs.cluster.evicted.len(), 2);
+    assert_eq!(gangs.after(2).cluster.evicted.len(), 2);
 }
 
 #[test]
@@ -696,8 +675,7 @@ fn members_of_a_large_gang_that_come_one_by_one_cost_ten_writes_each_at_most() {
     assert!((90..100).contains(&number), "{said}");
     let written = gangs.cluster.condition_writes;
     assert!(written <= 100 * 11, "{written} writes");
-    gangs.wait(70);
-    assert!(gangs.condition("g-001").contains("99 of 100"), "{}", gangs.condition("g-001"));
+    assert!(gangs.after(70).condition("g-001").contains("99 of 100"), "{}", gangs.condition("g-001"));
 }
 
 #[test]

@@ -31,8 +31,7 @@ fn a_node_whose_daemon_locks_otherwise_takes_no_device_pods_until_it_agrees() {
     assert_eq!(cluster.node_of("plain"), Some("n"), "pods without devices need no daemon");
     // Daemons read every format.
     cluster.say("n", status(Some(LockWord::new(key::NODE_LOCK, LockFormat::Timestamp))));
-    cluster.settle();
-    assert_eq!(cluster.node_of("p"), Some("n"));
+    assert_eq!(cluster.settled().node_of("p"), Some("n"));
     assert_eq!(cluster.scheduler.fleet(cluster.moment()).largest_free["none"], 3);
 }
 
@@ -55,11 +54,9 @@ fn a_node_whose_gpus_another_driver_offers_takes_no_device_pods() {
     let explained = cluster.scheduler.explain_node("n", cluster.moment()).unwrap();
     assert!(explained.message.contains("AnotherGpuDriver") && !explained.takes_devices, "{explained:?}");
     cluster.event(WorldEvent::Slice("n-gpus".into(), None));
-    cluster.settle();
-    assert_eq!(cluster.node_of("second"), None, "one slice is left");
+    assert_eq!(cluster.settled().node_of("second"), None, "one slice is left");
     cluster.event(WorldEvent::Slice("n-gpus-2".into(), slice("m", "gpu.nvidia.com")));
-    cluster.settle();
-    assert_eq!(cluster.node_of("second"), Some("n"));
+    assert_eq!(cluster.settled().node_of("second"), Some("n"));
     cluster.serves("n");
     cluster.event(WorldEvent::Slice("n-shares".into(), slice("n", "hami-core-gpu.project-hami.io")));
     cluster.comes("third", ONE);

@@ -25,8 +25,7 @@ fn a_cordon_keeps_new_pods_away_until_its_end_and_then_wakes_those_that_wait() {
     cluster.comes("two", &[(key::NVIDIA_GPU, "2")]);
     assert_eq!(cluster.node_of("two"), None);
     cluster.beat_all();
-    cluster.wait(60);
-    assert_eq!(cluster.node_of("two"), None, "before its end");
+    assert_eq!(cluster.after(60).node_of("two"), None, "before its end");
     cluster.beat_all();
     cluster.wait(61);
     assert_eq!(minors(&cluster, "two"), [0, 1], "nothing else has happened");

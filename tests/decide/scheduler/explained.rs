@@ -285,8 +285,7 @@ fn a_label_that_no_node_has_is_named_in_the_queue_too() {
     for (name, value) in [("typo", "h1000"), ("right", "h100")] {
         cluster.pod_as(name, ONE, |facts| facts.spec.node_selector = labels_of("gpu", value));
     }
-    cluster.settle();
-    let report = cluster.queue_report();
+    let report = cluster.settled().queue_report();
     let message = |name: &str| &*report.items.iter().find(|item| item.name == name).unwrap().message;
     assert!(message("ml/typo").ends_with("; no node has the label gpu=h1000"), "{}", message("ml/typo"));
     assert!(!message("ml/right").contains("no node has the label"), "{}", message("ml/right"));
@@ -348,8 +347,7 @@ fn the_queue_tells_state_attempts_next_try_and_refusing_rules() {
     cluster.comes("first", ONE);
     cluster.pod("second", ONE);
     cluster.comes("big", FOUR);
-    cluster.wait(10);
-    let report = cluster.queue_report();
+    let report = cluster.after(10).queue_report();
     assert!(report.leading);
     let item = |name: &str| report.items.iter().find(|item| item.name == name).unwrap();
     let QueueItem { state, attempts, next_try_seconds, rules, wakes, .. } = item("ml/big");

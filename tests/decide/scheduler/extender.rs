@@ -37,8 +37,7 @@ fn bound(cluster: &mut TestScheduler, name: &str, limits: &[(&str, &str)], prior
         facts.spec.labels = labels_of("app", name);
     });
     cluster.all_release();
-    cluster.settle();
-    assert!(cluster.node_of(name).is_some(), "{name}");
+    assert!(cluster.settled().node_of(name).is_some(), "{name}");
 }
 
 fn fitting(cluster: &mut TestScheduler, facts: &PodFacts, nodes: &[&str]) -> Vec<String> {
@@ -152,8 +151,7 @@ fn gangs_apart(cluster: &mut TestScheduler) {
     for name in ["a", "b"] {
         cluster.pod_as(name, ONE, |facts| facts.spec.gang = gangs::declared("ml", &gangs::gang("g", "2", &[])));
     }
-    cluster.settle();
-    assert_eq!(cluster.bound(), 2);
+    assert_eq!(cluster.settled().bound(), 2);
     ["n1", "n2"].iter().for_each(|node| cluster.agent_releases(node));
     cluster.settle();
 }
@@ -266,11 +264,9 @@ fn room_of_a_pod_that_kube_scheduler_nominated_is_closed_to_our_own_pods() {
     cluster.pod("own", ONE);
     cluster.wait(5);
     cluster.delete("victim");
-    cluster.wait(30);
-    assert_eq!(cluster.node_of("own"), None, "the victim left for another pod");
+    assert_eq!(cluster.after(30).node_of("own"), None, "the victim left for another pod");
     cluster.change_pod("high", |facts| facts.spec.nominated = None);
-    cluster.wait(30);
-    assert_eq!(cluster.node_of("own"), Some("n1"), "the nomination was given up");
+    assert_eq!(cluster.after(30).node_of("own"), Some("n1"), "the nomination was given up");
 }
 
 #[test]
@@ -286,8 +282,7 @@ fn room_that_another_scheduler_makes_is_its_pods_also_where_it_does_not_ask_here
     cluster.wait(30);
     assert_eq!(cluster.node_of("own"), None, "else it is evicted for the other pod, and comes back, without an end");
     cluster.change_pod("agent", |facts| facts.spec.nominated = None);
-    cluster.wait(30);
-    assert_eq!(cluster.node_of("own"), Some("n1"), "the nomination was given up");
+    assert_eq!(cluster.after(30).node_of("own"), Some("n1"), "the nomination was given up");
 }
 
 #[test]

@@ -51,8 +51,7 @@ fn a_pod_that_must_wait_holds_its_room_until_it_is_permitted() {
     cluster.comes("a", ONE);
     assert_eq!((cluster.node_of("a"), cluster.lock_writes, cluster.reservations()), (None, 0, 1));
     cluster.pod("b", ONE);
-    cluster.wait(4);
-    assert_eq!(cluster.bound(), 0, "b does not get what a holds");
+    assert_eq!(cluster.after(4).bound(), 0, "b does not get what a holds");
     cluster.wait(1);
     assert_eq!((cluster.node_of("a"), cluster.node_of("b"), cluster.reservations()), (Some("n"), None, 0));
 }

@@ -155,8 +155,7 @@ fn a_pod_that_runs_unserved_stays_when_its_lock_is_taken_over() {
     cluster.change_pod("unserved", |facts| facts.handoff.phase = Phase::Running);
     says(&mut cluster, &[("unserved", Entries::new())]);
     cluster.pod("next", ONE);
-    cluster.wait(295);
-    assert_eq!(cluster.holder("n"), Some("unserved"));
+    assert_eq!(cluster.after(295).holder("n"), Some("unserved"));
     cluster.wait(10);
     assert_eq!((cluster.holder("n"), cluster.node_of("unserved")), (Some("next"), Some("n")));
     let key = PodKey::new("ml", "unserved");
@@ -198,6 +197,5 @@ fn a_served_holder_stays_where_its_daemon_cannot_remove_the_lock() {
     cluster.comes("next", ONE);
     assert_eq!(cluster.holder("n"), Some("next"), "taken over at once");
     // The daemon's word is about another lock now.
-    cluster.wait(295);
-    assert_eq!(cluster.holder("n"), Some("next"));
+    assert_eq!(cluster.after(295).holder("n"), Some("next"));
 }

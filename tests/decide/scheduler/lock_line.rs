@@ -113,8 +113,7 @@ fn a_pod_in_the_line_of_a_node_that_takes_it_no_more_goes_elsewhere() {
         cluster.settle();
         assert_eq!((cluster.holder("n"), cluster.bound()), (Some("first"), 1));
         cluster.change_node("n", change);
-        cluster.settle();
-        assert_eq!(cluster.node_of("second"), Some("other"), "{at}");
+        assert_eq!(cluster.settled().node_of("second"), Some("other"), "{at}");
         cluster.serves("n");
         assert_eq!(cluster.node_of("tolerant"), (at < 3).then_some("n"), "{at}");
     }
@@ -203,11 +202,9 @@ fn the_lock_of_a_pod_that_is_bound_and_not_shown_yet_is_not_abandoned() {
     cluster.wait(60);
     cluster.bind_faults.push_back(Fault::Unseen);
     cluster.lead();
-    cluster.settle();
-    assert_eq!(cluster.node_of("p"), Some("n"));
+    assert_eq!(cluster.settled().node_of("p"), Some("n"));
     cluster.tell_node("n");
-    cluster.wait(2);
-    assert_eq!(cluster.holder("n"), Some("p"), "its node daemon removes the lock");
+    assert_eq!(cluster.after(2).holder("n"), Some("p"), "its node daemon removes the lock");
 }
 
 /// As when the write of a lock is late, and another leader locks, binds and is done meanwhile.
@@ -329,8 +326,7 @@ fn a_final_failure_releases_the_lock_and_the_room_and_the_pod_is_tried_again() {
     cluster.comes("a", ONE);
     assert_eq!((cluster.holder("n"), cluster.node_of("a")), (None, None));
     assert!(cluster.notices.contains(&("a".into(), "FailedBinding")));
-    cluster.wait(2);
-    assert_eq!(cluster.node_of("a"), Some("n"));
+    assert_eq!(cluster.after(2).node_of("a"), Some("n"));
 }
 
 #[test]
@@ -338,8 +334,7 @@ fn a_bind_that_fails_for_a_minute_is_given_up_and_its_lock_released() {
     let mut cluster = TestScheduler::on("n", 1);
     cluster.bind_faults.extend(std::iter::repeat_n(Fault::Fails, 22));
     cluster.comes("a", ONE);
-    cluster.wait(59);
-    assert_eq!(cluster.holder("n"), Some("a"));
+    assert_eq!(cluster.after(59).holder("n"), Some("a"));
     cluster.wait(90);
     assert_eq!((cluster.node_of("a"), cluster.stats().binds.failed), (Some("n"), 1));
 }
@@ -352,8 +347,7 @@ fn time_in_the_line_of_a_node_is_no_time_of_trouble() {
     // While it pauses, a more important one takes the lock, whose call comes late.
     cluster.comes_as("high", ONE, |facts| facts.spec.priority = 10);
     assert_eq!((cluster.holder("n"), cluster.node_of("a")), (Some("high"), None));
-    cluster.wait(65);
-    assert_eq!(cluster.holder("n"), Some("high"));
+    assert_eq!(cluster.after(65).holder("n"), Some("high"));
     cluster.lock_faults.push_back(Fault::Fails);
     cluster.agent_releases("n");
     cluster.wait(2);
@@ -426,8 +420,7 @@ fn waiting_pods_are_chosen_anew_when_the_agent_goes_stale() {
     cluster.comes("second", ONE);
     assert_eq!(cluster.bind_attempts(), 1);
     cluster.now += std::time::Duration::from_secs(90);
-    cluster.settle();
-    assert_eq!(cluster.bind_attempts(), 0);
+    assert_eq!(cluster.settled().bind_attempts(), 0);
     assert_eq!(cluster.conditions["second"], "0/1 nodes: 1 has no live node daemon");
 }
 
@@ -463,8 +456,7 @@ fn who_waits_for_a_lock_that_stands_is_told_whose_it_is_since_when_and_what_ends
     let text = "goes to node n and waits for its lock, held by pod ml/first since 2026-11-21T02:16:40Z: it is released when that pod has \
                 its devices; if it still stands at 2026-11-21T02:21:40Z and the node daemon reports, it is taken over";
     assert_eq!(waits(&cluster, "second"), Some(("WaitingForNodeLock", text.to_owned())));
-    cluster.wait(200);
-    assert_eq!(cluster.condition_writes, 1, "nothing new is to be said while the lock stands");
+    assert_eq!(cluster.after(200).condition_writes, 1, "nothing new is to be said while the lock stands");
     let events =
         |cluster: &TestScheduler| cluster.notices.iter().filter(|(_, reason)| *reason == "WaitingForNodeLock").count();
     assert_eq!(events(&cluster), 1);
@@ -571,8 +563,7 @@ fn a_wait_past_the_expiry_names_the_missing_agent_and_a_requeued_pod_says_why() 
     cluster.node("n", 8);
     cluster.comes("first", ONE);
     cluster.pod("second", ONE);
-    cluster.wait(10);
-    assert!(cluster.conditions["second"].ends_with("it is taken over"), "{}", cluster.conditions["second"]);
+    assert!(cluster.after(10).conditions["second"].ends_with("it is taken over"), "{}", cluster.conditions["second"]);
     cluster.wait(310);
     assert!(cluster.conditions["second"].contains("it has expired, but"), "{}", cluster.conditions["second"]);
     assert_eq!(cluster.condition_writes, 2);

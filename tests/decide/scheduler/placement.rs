@@ -35,8 +35,7 @@ fn while_its_effects_wait_the_engine_lets_time_pass_and_decides_nothing() {
     assert!(effects.is_empty() && cluster.bind_attempts() == 0, "{effects:?}");
     let due = |at: Option<Duration>| at.is_some_and(|at| at <= cluster.now);
     assert!(due(cluster.scheduler.next()) && !due(cluster.scheduler.next_timer()), "a decision is due, and no timer");
-    cluster.settle();
-    assert_eq!(cluster.node_of("a"), Some("n"));
+    assert_eq!(cluster.settled().node_of("a"), Some("n"));
 }
 
 #[test]
@@ -92,8 +91,7 @@ fn gpus_that_the_kubelet_offers_no_more_are_told_as_their_agents_trouble() {
     cluster.comes("b", ONE);
     assert_eq!(cluster.conditions["b"], cluster.conditions["a"], "however long it is gone");
     cluster.node("n", 8);
-    cluster.settle();
-    assert_eq!(cluster.node_of("a"), Some("n"));
+    assert_eq!(cluster.settled().node_of("a"), Some("n"));
 }
 
 #[test]
@@ -125,8 +123,7 @@ fn a_parked_pod_wakes_when_devices_are_freed() {
     assert_eq!(cluster.node_of("second"), None);
     let attempts = cluster.stats().attempts;
     cluster.change_node("n", |facts| facts.allocatable.milli_cpu += 1);
-    cluster.settle();
-    assert!(cluster.stats().attempts <= attempts + 1);
+    assert!(cluster.settled().stats().attempts <= attempts + 1);
     cluster.ends("first");
     assert_eq!(cluster.node_of("second"), Some("n"));
 }
@@ -141,8 +138,7 @@ fn a_stale_agent_takes_no_device_pods_until_it_is_back() {
     let words = "the node daemon of n has not been heard for over a minute, so no new pod gets devices there; look: ";
     assert!(matches!(&*said, [(_, "NotServed", text)] if text.starts_with(words)), "{said:?}");
     cluster.beat("n", Identity::Lock, &[key::NVIDIA_GPU]);
-    cluster.settle();
-    assert_eq!(cluster.node_of("a"), Some("n"));
+    assert_eq!(cluster.settled().node_of("a"), Some("n"));
 }
 
 #[test]
@@ -178,8 +174,7 @@ fn an_invalid_request_says_which_rule_it_breaks_and_waits_for_no_event() {
     cluster.comes("a", &[(key::GPU_CORE, "50")]);
     assert!(cluster.conditions["a"].contains("gpu-core alone"), "{}", cluster.conditions["a"]);
     let attempts = cluster.stats().attempts;
-    cluster.wait(20);
-    assert_eq!(cluster.stats().attempts, attempts);
+    assert_eq!(cluster.after(20).stats().attempts, attempts);
 }
 
 #[test]
@@ -204,8 +199,7 @@ fn a_bound_pod_without_an_assignment_blocks_its_type_until_the_node_reports() {
         ..DeviceStatus::default()
     });
     cluster.event(WorldEvent::Devices(Box::new(device)));
-    cluster.settle();
-    assert_eq!(cluster.devices_of("a").of(&DeviceType::Gpu)[0].minor, 1);
+    assert_eq!(cluster.settled().devices_of("a").of(&DeviceType::Gpu)[0].minor, 1);
 }
 
 #[test]
@@ -252,8 +246,7 @@ fn a_gated_pod_is_left_in_peace_and_told_of_where_somebody_asks() {
     assert_eq!(queued[0].rules, ["SchedulingGates"]);
     assert!(queued[0].message.contains("kueue.x-k8s.io/admission"), "{queued:?}");
     cluster.change_pod("gated", |facts| facts.spec.gates.clear());
-    cluster.settle();
-    assert_eq!(cluster.node_of("gated"), Some("n"));
+    assert_eq!(cluster.settled().node_of("gated"), Some("n"));
 }
 
 #[test]
@@ -292,8 +285,7 @@ fn an_absurd_request_leaves_the_nodes_accounts_as_they_were() {
     cluster.comes("small", &[("cpu", "8")]);
     assert_eq!(cluster.node_of("small"), None);
     cluster.goes("absurd");
-    cluster.wait(2);
-    assert_eq!(cluster.node_of("small"), None, "60 of 64 are in use");
+    assert_eq!(cluster.after(2).node_of("small"), None, "60 of 64 are in use");
     cluster.goes("large");
     assert_eq!(cluster.node_of("small"), Some("n"));
 }

@@ -71,8 +71,7 @@ fn no_pod_is_evicted_twice_while_victims_are_leaving() {
     submit(&mut cluster, "b", ONE, 1);
     submit(&mut cluster, "high", ONE, 9);
     cluster.pod("other", &[("cpu", "1")]);
-    cluster.wait(5);
-    assert_eq!(cluster.evicted.len(), 1, "{:?}", cluster.evicted);
+    assert_eq!(cluster.after(5).evicted.len(), 1, "{:?}", cluster.evicted);
 }
 
 #[test]
@@ -86,10 +85,8 @@ fn the_room_is_closed_to_equal_and_lower_priority_until_the_nominated_pod_has_it
         (None, None),
         "the room waits for the pod that it was made for"
     );
-    cluster.wait(59);
-    assert_eq!(cluster.node_of("rival"), None);
-    cluster.wait(2);
-    assert_eq!(cluster.node_of("rival"), Some("n"), "not for ever");
+    assert_eq!(cluster.after(59).node_of("rival"), None);
+    assert_eq!(cluster.after(2).node_of("rival"), Some("n"), "not for ever");
 }
 
 #[test]
@@ -110,8 +107,7 @@ fn the_free_part_of_room_is_closed_while_victims_and_their_processes_leave() {
         cluster.wait(5);
         let placed = (cluster.node_of("rival"), cluster.node_of("high"));
         assert_eq!(placed, (None, None), "processes of the victim of {high:?} run, and {rival:?} waits");
-        cluster.wait(40);
-        assert_eq!(cluster.node_of("high"), Some("n"), "{high:?} beside {rival:?}");
+        assert_eq!(cluster.after(40).node_of("high"), Some("n"), "{high:?} beside {rival:?}");
         assert_eq!(cluster.evicted, ["low"], "{high:?} beside {rival:?}");
     }
 }
@@ -146,8 +142,7 @@ fn a_victim_whose_eviction_was_lost_is_evicted_again() {
     let mut cluster = high_over_low();
     // The API server never heard of it.
     cluster.change_pod("low", |facts| facts.handoff.deleting = None);
-    cluster.wait(11);
-    assert_eq!(cluster.evicted, ["low", "low"]);
+    assert_eq!(cluster.after(11).evicted, ["low", "low"]);
 }
 
 /// Three full nodes; the deletion of `low-0` has begun, and its grace period is that long.
@@ -227,8 +222,7 @@ fn a_pod_that_stays_past_its_grace_period_holds_no_other_up() {
         assert_eq!(cluster.evicted.len(), 1, "{restart}: {}", cluster.conditions["high"]);
         assert_ne!(cluster.evicted[0], "low-0");
         // The victim does not leave either: the last node makes room, and no pod is evicted twice.
-        cluster.wait(300);
-        assert_eq!(cluster.evicted.len(), 2, "{:?}", cluster.evicted);
+        assert_eq!(cluster.after(300).evicted.len(), 2, "{:?}", cluster.evicted);
         assert_ne!(cluster.evicted[0], cluster.evicted[1]);
         assert_eq!(cluster.nominations(), 0, "no node can make room any more");
         cluster.goes("low-0");
@@ -252,8 +246,7 @@ fn a_victim_whose_eviction_never_comes_about_keeps_no_room_for_ever() {
     cluster.wait(2);
     assert!(until(&cluster).is_some_and(|until| until > first), "other nodes would have been tried");
     cluster.lost_evictions = 0;
-    cluster.wait(11);
-    assert_eq!(cluster.evicted, ["low"]);
+    assert_eq!(cluster.after(11).evicted, ["low"]);
 }
 
 #[test]
@@ -293,8 +286,7 @@ fn a_pod_is_not_bound_near_one_that_is_only_nominated() {
     cluster.comes_as("friend", &[("cpu", "1")], |facts| facts.spec.affinity = vec![near("high", "zone")]);
     assert_eq!(cluster.node_of("friend"), None, "whether it ever comes is not known");
     cluster.goes("low");
-    cluster.wait(2);
-    assert!(cluster.node_of("high").is_some() && cluster.node_of("friend").is_some());
+    assert!(cluster.after(2).node_of("high").is_some() && cluster.node_of("friend").is_some());
 }
 
 #[test]
@@ -347,8 +339,7 @@ fn a_pod_makes_room_elsewhere_when_the_node_that_others_leave_for_it_dies() {
         }];
     });
     cluster.settle();
-    cluster.wait(11);
-    assert_eq!(cluster.evicted, ["first", "second"], "the first one's kubelet never says that it is gone");
+    assert_eq!(cluster.after(11).evicted, ["first", "second"], "the first one's kubelet never says that it is gone");
     cluster.goes("second");
     assert!(cluster.node_of("high").is_some_and(|node| node != dead));
 }
@@ -369,8 +360,7 @@ fn a_nomination_that_was_not_written_is_tried_again_for_as_long_as_it_holds() {
     assert_eq!(nominated(&cluster), None, "the third pause is four seconds");
     cluster.wait(1);
     assert_eq!((nominated(&cluster).as_deref(), cluster.nomination_writes), (Some("n"), 1));
-    cluster.wait(30);
-    assert_eq!(cluster.nomination_writes, 1, "nothing is written that stands there already");
+    assert_eq!(cluster.after(30).nomination_writes, 1, "nothing is written that stands there already");
 }
 
 #[test]
@@ -398,8 +388,7 @@ fn a_lost_nomination_of_a_pod_that_is_bound_or_gone_is_not_written_again() {
     cluster.delete("second");
     cluster.goes("low");
     assert_eq!(cluster.node_of("first"), Some("n"));
-    cluster.wait(60);
-    assert_eq!(cluster.nomination_writes, 0);
+    assert_eq!(cluster.after(60).nomination_writes, 0);
 }
 
 #[test]

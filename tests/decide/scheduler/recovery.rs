@@ -24,8 +24,7 @@ fn a_scheduler_killed_between_lock_and_bind_resumes_under_the_same_lock() {
     cluster.perform(vec![lock]);
     let (node, value) = cluster.locks.first_key_value().map(|(n, v)| (n.clone(), v.clone())).unwrap();
     cluster.restart();
-    cluster.settle();
-    assert_eq!(cluster.node_of("a"), Some(node.as_str()));
+    assert_eq!(cluster.settled().node_of("a"), Some(node.as_str()));
     assert_eq!((cluster.locks[&node].clone(), cluster.lock_writes), (value, 1), "the same lock, written once");
     assert_eq!(cluster.stats().binds.resumed, 1);
 }
@@ -36,10 +35,8 @@ fn a_lock_of_ours_that_cannot_be_resumed_goes_after_a_minute() {
     cluster.comes("big", &[(key::NVIDIA_GPU, "2")]);
     cluster.set_lock("n", &format!("{T},ml,big,uid-big"));
     cluster.settle();
-    cluster.wait(55);
-    assert_eq!(cluster.holder("n"), Some("big"));
-    cluster.wait(10);
-    assert_eq!(cluster.holder("n"), None);
+    assert_eq!(cluster.after(55).holder("n"), Some("big"));
+    assert_eq!(cluster.after(10).holder("n"), None);
 }
 
 #[test]
@@ -63,8 +60,7 @@ fn a_lock_of_another_schedulers_unbound_pod_is_left_until_it_expires() {
     cluster.pod("a", ONE);
     cluster.wait(299);
     assert_eq!((cluster.holder("n"), cluster.node_of("a")), (Some("foreign"), None));
-    cluster.wait(2);
-    assert_eq!(cluster.node_of("a"), Some("n"));
+    assert_eq!(cluster.after(2).node_of("a"), Some("n"));
 }
 
 #[test]
@@ -86,8 +82,7 @@ fn dangling_locks_go_even_when_nobody_waits_for_the_node() {
     cluster.ends("a");
     assert_eq!(cluster.holder("n"), None, "ended");
     cluster.set_lock("n", &format!("{T},ml,ghost,uid-ghost"));
-    cluster.settle();
-    assert_eq!(cluster.locks.get("n"), None, "never existed");
+    assert_eq!(cluster.settled().locks.get("n"), None, "never existed");
 }
 
 #[test]
@@ -112,11 +107,9 @@ fn an_expired_lock_is_taken_over_and_its_holder_keeps_its_devices() {
 fn an_expired_lock_that_no_bind_needs_stays() {
     let mut cluster = TestScheduler::on("n", 2);
     cluster.pod("stuck", ONE);
-    cluster.wait(900);
-    assert_eq!(cluster.holder("n"), Some("stuck"));
+    assert_eq!(cluster.after(900).holder("n"), Some("stuck"));
     cluster.pod("next", ONE);
-    cluster.wait(1);
-    assert_eq!(cluster.holder("n"), Some("next"), "it was watched for long enough before");
+    assert_eq!(cluster.after(1).holder("n"), Some("next"), "it was watched for long enough before");
 }
 
 #[test]
@@ -126,12 +119,9 @@ fn an_expired_lock_stands_while_its_daemon_is_away_and_until_it_is_settled() {
     cluster.pod("next", ONE);
     // The clock goes on, and no daemon renews its Lease.
     cluster.now += Duration::from_secs(600);
-    cluster.settle();
-    assert_eq!(cluster.holder("n"), Some("stuck"));
-    cluster.wait(25);
-    assert_eq!(cluster.holder("n"), Some("stuck"), "the daemon is back, and may be about to release it");
-    cluster.wait(40);
-    assert_eq!(cluster.holder("n"), Some("next"));
+    assert_eq!(cluster.settled().holder("n"), Some("stuck"));
+    assert_eq!(cluster.after(25).holder("n"), Some("stuck"), "the daemon is back, and may be about to release it");
+    assert_eq!(cluster.after(40).holder("n"), Some("next"));
 }
 
 /// A scheduler that has just started has not watched it.
@@ -143,10 +133,8 @@ fn another_leader_watches_a_lock_for_the_whole_expiry_before_it_takes_it() {
     let old = cluster.locks["n"].replace("2026", "2020");
     cluster.set_lock("n", &old);
     cluster.pod("next", ONE);
-    cluster.wait(290);
-    assert_eq!(cluster.holder("n"), Some("stuck"), "the value has changed");
-    cluster.wait(15);
-    assert_eq!(cluster.holder("n"), Some("next"));
+    assert_eq!(cluster.after(290).holder("n"), Some("stuck"), "the value has changed");
+    assert_eq!(cluster.after(15).holder("n"), Some("next"));
 }
 
 #[test]
@@ -154,8 +142,7 @@ fn a_malformed_lock_is_an_unknown_holder_for_five_minutes() {
     let mut cluster = TestScheduler::on("n", 8);
     cluster.set_lock("n", "gibberish");
     cluster.pod("a", ONE);
-    cluster.wait(299);
-    assert_eq!(cluster.node_of("a"), None);
+    assert_eq!(cluster.after(299).node_of("a"), None);
     cluster.wait(2);
     assert_eq!((cluster.node_of("a"), cluster.holder("n")), (Some("n"), Some("a")));
 }
@@ -194,14 +181,12 @@ fn the_removal_of_a_lock_that_a_lost_lease_broke_off_is_requested_again() {
     let mut cluster = TestScheduler::on("n", 8);
     cluster.hold = true;
     cluster.set_lock("n", &format!("{T},ml,ghost,uid-ghost"));
-    cluster.settle();
-    assert_eq!(cluster.held.len(), 1, "the removal");
+    assert_eq!(cluster.settled().held.len(), 1, "the removal");
     cluster.held.clear();
     cluster.hold = false;
     cluster.step_down();
     cluster.lead();
-    cluster.settle();
-    assert_eq!(cluster.locks.get("n"), None);
+    assert_eq!(cluster.settled().locks.get("n"), None);
 }
 
 #[test]
@@ -322,8 +307,7 @@ fn a_removal_of_a_lock_that_fails_is_repeated_every_second() {
     cluster.comes("a", ONE);
     cluster.wait(1);
     assert_eq!((cluster.release_faults.len(), cluster.node_of("a")), (1, None));
-    cluster.wait(2);
-    assert_eq!(cluster.node_of("a"), Some("n"));
+    assert_eq!(cluster.after(2).node_of("a"), Some("n"));
 }
 
 #[test]
@@ -366,8 +350,6 @@ fn a_new_leader_keeps_an_old_lock_for_as_long_as_a_binding_under_it_may_arrive()
     cluster.wait(100);
     // The leader before posts under one lock for a minute and more.
     cluster.lead();
-    cluster.wait(55);
-    assert_eq!(cluster.holder("n"), Some("big"));
-    cluster.wait(10);
-    assert_eq!(cluster.holder("n"), None);
+    assert_eq!(cluster.after(55).holder("n"), Some("big"));
+    assert_eq!(cluster.after(10).holder("n"), None);
 }

@@ -210,8 +210,7 @@ fn a_caller_that_leaves_ends_a_bind_that_is_not_posted_and_no_other() {
             assert_eq!(cluster.bind_attempts(), left);
         }
         cluster.deliver();
-        cluster.settle();
-        assert_eq!(cluster.node_of("a").is_some(), posted);
+        assert_eq!(cluster.settled().node_of("a").is_some(), posted);
         let why = answer(&mut cluster, 1);
         assert_eq!(why, if posted { "bound" } else { "the scheduler that requested the bind has left" });
     }

@@ -308,8 +308,7 @@ fn a_new_leader_learns_from_the_live_pods_in_order_of_creation() {
     let epoch = cluster.world().mix().epoch();
     cluster.step_down();
     cluster.lead();
-    cluster.settle();
-    assert!(cluster.world().mix().epoch() > epoch);
+    assert!(cluster.settled().world().mix().epoch() > epoch);
     let again = typical(&cluster).unwrap();
     assert_eq!(again[0][0].0.share, 30);
     assert!(again[0][0].1 > 100.0 / 130.0 && again[0][0].1 < 0.8, "100 pods beside a prior of 30: {again:?}");
@@ -395,12 +394,10 @@ fn with_qos_sort_the_better_served_class_goes_first_among_equal_priorities() {
             cluster.submit(facts);
             cluster.now += std::time::Duration::from_secs(1);
         }
-        cluster.settle();
-        assert_eq!(cluster.bound(), 0);
+        assert_eq!(cluster.settled().bound(), 0);
         // All three are woken at once; there is room for one.
         cluster.change_node("n", |facts| facts.unschedulable = false);
-        cluster.settle();
-        assert_eq!(cluster.node_of(expected), Some("n"));
+        assert_eq!(cluster.settled().node_of(expected), Some("n"));
     }
 }
 

@@ -54,8 +54,7 @@ fn a_label_that_comes_or_changes_while_the_pod_waits_counts() {
     assert!(cluster.conditions["p"].contains("the pod asks for gVisor"), "{}", cluster.conditions["p"]);
     cluster.change_pod("p", |facts| insists(facts, "MPS"));
     // The condition of a pod that waits is not written more often.
-    cluster.wait(15);
-    assert!(cluster.conditions["p"].contains("the pod asks for MPS"), "{}", cluster.conditions["p"]);
+    assert!(cluster.after(15).conditions["p"].contains("the pod asks for MPS"), "{}", cluster.conditions["p"]);
     cluster.change_pod("p", |facts| insists(facts, "hami-core"));
     served(&mut cluster);
     assert_eq!(cluster.node_of("p"), Some("held"));
@@ -71,8 +70,7 @@ fn a_gang_that_insists_on_limits_is_placed_where_they_are_or_waits_whole() {
         insists(&mut facts, "HAMi-core");
         gangs.cluster.submit(facts);
     }
-    gangs.wait(2);
-    assert_eq!(gangs.count("g"), 4, "{}", gangs.condition("g-0"));
+    assert_eq!(gangs.after(2).count("g"), 4, "{}", gangs.condition("g-0"));
     assert!((0..4).all(|n| gangs.cluster.node_of(&format!("g-{n}")) == Some("held")));
     let keys = gang("h", "2", &[]);
     for n in 0..2 {
@@ -117,8 +115,7 @@ fn pods_with_shares_on_their_way_to_a_node_without_shares_are_placed_elsewhere()
     publish(&mut cluster, "free", 8, ShareIsolation::HamiCore, false);
     (0..10).for_each(|n| cluster.pod(&format!("s{n}"), HALF));
     // Packed on one node, they wait for its lock one after another.
-    cluster.settle();
-    let node = cluster.node_of("s0").unwrap().to_owned();
+    let node = cluster.settled().node_of("s0").unwrap().to_owned();
     let there = |cluster: &TestScheduler| (0..10).filter(|n| cluster.node_of(&format!("s{n}")) == Some(&node)).count();
     let before = there(&cluster);
     assert!(before < 5, "some wait");

@@ -87,8 +87,7 @@ fn a_pod_on_its_way_to_a_node_that_becomes_suspect_goes_elsewhere() {
     let mut cluster = nodes(4);
     (0..12).for_each(|n| cluster.pod(&format!("p{n}"), ONE));
     // Packed on one node, they wait for its lock one after another.
-    cluster.settle();
-    let node = cluster.node_of("p0").unwrap().to_owned();
+    let node = cluster.settled().node_of("p0").unwrap().to_owned();
     let before = (0..12).filter(|n| cluster.node_of(&format!("p{n}")) == Some(&node)).count();
     assert!(before < 8, "some wait");
     let now = cluster.now;

@@ -150,8 +150,7 @@ fn a_provisioner_that_gives_up_takes_the_node_away_and_another_one_is_chosen() {
     assert!(cluster.conditions["p"].contains("could not make a volume for claim data"), "{}", cluster.conditions["p"]);
     assert!(cluster.notices.contains(&("p".into(), "FailedBinding")), "{:?}", cluster.notices);
     assert_eq!((cluster.bind_attempts(), cluster.lock_writes), (0, 0));
-    cluster.wait(2);
-    let second = cluster.selected("data").unwrap().to_owned();
+    let second = cluster.after(2).selected("data").unwrap().to_owned();
     assert_ne!(first, second);
     cluster.provision("data");
     assert_eq!(cluster.node_of("p"), Some(second.as_str()));
@@ -163,11 +162,9 @@ fn a_claim_that_gets_no_volume_in_ten_minutes_is_given_up_and_its_room_is_free()
     cluster.class("local", true, &["a"]);
     cluster.claim("data", 10, |_| {});
     cluster.pod_with_claims("p", &["data"]);
-    cluster.wait(599);
-    assert_eq!(cluster.bind_attempts(), 1);
-    cluster.wait(1);
+    assert_eq!(cluster.after(599).bind_attempts(), 1);
     assert!(
-        cluster.conditions["p"].contains("waits for the volume of claim data for 600 s"),
+        cluster.after(1).conditions["p"].contains("waits for the volume of claim data for 600 s"),
         "{}",
         cluster.conditions["p"]
     );
@@ -254,13 +251,11 @@ fn a_write_that_is_lost_or_refused_is_made_again_and_a_new_leader_goes_on() {
     cluster.lost_volume_writes = 1;
     cluster.pod_with_claims("p", &["data"]);
     assert_eq!((cluster.volume_writes, cluster.selected("data")), (1, None));
-    cluster.wait(6);
-    assert!(cluster.selected("data").is_some(), "written again");
+    assert!(cluster.after(6).selected("data").is_some(), "written again");
     let node = cluster.selected("data").unwrap().to_owned();
     cluster.step_down();
     cluster.lead();
-    cluster.settle();
-    assert_eq!(cluster.state("p"), PodState::Preparing, "the new leader waits for the same volume");
+    assert_eq!(cluster.settled().state("p"), PodState::Preparing, "the new leader waits for the same volume");
     cluster.provision("data");
     assert_eq!(cluster.node_of("p"), Some(node.as_str()));
 }
@@ -315,13 +310,11 @@ fn what_is_wrong_with_a_claim_is_said() {
     }
     // Once the class is there, the pod wakes.
     cluster.class("none", true, &["nowhere"]);
-    cluster.settle();
     assert_eq!(
-        cluster.conditions["pod-classless"],
+        cluster.settled().conditions["pod-classless"],
         "claim classless is not bound to a volume, and its storage class none does not exist"
     );
-    cluster.wait(10);
-    assert_eq!(cluster.conditions["pod-classless"], "0/2 nodes: 2 storage class none makes no volumes there");
+    assert_eq!(cluster.after(10).conditions["pod-classless"], "0/2 nodes: 2 storage class none makes no volumes there");
 }
 
 #[test]
@@ -333,8 +326,7 @@ fn an_ephemeral_volume_waits_for_its_own_claim() {
     cluster.enters(facts);
     assert_eq!(cluster.conditions["p"], "claim p-scratch of an ephemeral volume has not been made yet");
     cluster.claim("p-scratch", 1, |facts| facts.owner = Some("somebody".into()));
-    cluster.wait(11);
-    assert!(cluster.conditions["p"].contains("was not made for this pod"), "{}", cluster.conditions["p"]);
+    assert!(cluster.after(11).conditions["p"].contains("was not made for this pod"), "{}", cluster.conditions["p"]);
     cluster.change_claim("p-scratch", |facts| facts.owner = Some("uid-p".into()));
     cluster.settle();
     cluster.provision("p-scratch");
@@ -353,8 +345,7 @@ fn a_pod_that_is_deleted_while_its_volume_is_made_frees_its_room_and_its_volume(
     cluster.pod_with_claims("q", &["two"]);
     assert_eq!((cluster.promised("only"), cluster.node_of("q")), (None, None));
     cluster.goes("p");
-    cluster.wait(1);
-    assert_eq!(cluster.promised("only"), Some("two"), "the volume that p was to get is free again");
+    assert_eq!(cluster.after(1).promised("only"), Some("two"), "the volume that p was to get is free again");
     cluster.control();
     assert_eq!(cluster.node_of("q"), Some("a"));
     assert!(cluster.now > Duration::from_secs(1000));
@@ -381,8 +372,7 @@ fn a_claim_for_one_pod_only_is_freed_by_evicting_a_less_important_pod() {
     );
     assert_eq!(cluster.evicted, ["low"]);
     cluster.delete("low");
-    cluster.wait(2);
-    assert_eq!(cluster.node_of("high"), Some("a"));
+    assert_eq!(cluster.after(2).node_of("high"), Some("a"));
 }
 
 /// Two members of a gang with a claim each.
@@ -408,8 +398,7 @@ fn no_member_locks_a_node_before_the_volumes_of_all_its_gang_are_settled() {
     cluster.provision("one");
     assert_eq!((cluster.lock_writes, cluster.bound()), (0, 0), "the other claim is not bound yet");
     cluster.provision("two");
-    cluster.settle();
-    assert_eq!(cluster.bound(), 2);
+    assert_eq!(cluster.settled().bound(), 2);
 }
 
 #[test]
@@ -425,13 +414,11 @@ fn a_gang_that_accumulates_keeps_what_it_planned_for_claims_over_failed_attempts
     cluster.wait(3);
     assert_eq!((cluster.reservations(), cluster.volume_writes), (1, 0), "one of two has room, no event is written");
     cluster.finish("other");
-    cluster.wait(3);
-    assert!(cluster.selected("one").is_some() && cluster.selected("two").is_some());
+    assert!(cluster.after(3).selected("one").is_some() && cluster.selected("two").is_some());
     assert_eq!(cluster.bound(), 1, "only the other pod");
     cluster.provision("one");
     cluster.provision("two");
-    cluster.settle();
-    assert_eq!(cluster.bound(), 3);
+    assert_eq!(cluster.settled().bound(), 3);
 }
 
 #[test]
@@ -450,8 +437,7 @@ fn a_claim_whose_volume_is_promised_elsewhere_gets_no_other_one() {
     });
     assert_eq!(cluster.node_of("p"), None, "its volume is on the other node");
     cluster.change_pod("p", |facts| facts.spec.node_selector.clear());
-    cluster.settle();
-    assert_eq!(cluster.explain(&PodKey::new("ml", "p")).unwrap().node.as_deref(), Some("a"));
+    assert_eq!(cluster.settled().explain(&PodKey::new("ml", "p")).unwrap().node.as_deref(), Some("a"));
 }
 
 #[test]

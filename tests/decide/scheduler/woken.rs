@@ -54,11 +54,9 @@ fn a_gang_kept_back_for_another_cause_starts_when_room_comes_after_it() {
     ["g-0", "g-1"].into_iter().for_each(|name| gangs.asks(name, FOUR, &keys));
     gangs.settle();
     gangs.cluster.change_node("n", |facts| facts.unschedulable = false);
-    gangs.settle();
-    assert_eq!(gangs.count("g"), 0);
+    assert_eq!(gangs.settled().count("g"), 0);
     (0..8).for_each(|minor| gangs.delete(&format!("held-{minor}")));
-    gangs.settle();
-    assert_eq!(gangs.count("g"), 2);
+    assert_eq!(gangs.settled().count("g"), 2);
 }
 
 #[test]
@@ -98,8 +96,7 @@ fn a_pod_that_spreads_starts_when_a_pod_that_counts_no_more_is_marked_for_deleti
     assert_eq!((cluster.node_of("first"), cluster.node_of("second")), (Some("one"), None));
     let at = wall(cluster.now);
     cluster.change_pod("first", |facts| facts.handoff.deleting = Some(Deletion { at, grace_seconds: 30 }));
-    cluster.settle();
-    assert_eq!(cluster.node_of("second"), Some("one"));
+    assert_eq!(cluster.settled().node_of("second"), Some("one"));
 }
 
 #[test]
@@ -114,8 +111,7 @@ fn a_pod_starts_where_another_one_was_to_run_that_was_bound_elsewhere() {
     cluster.hold = false;
     cluster.held.clear();
     cluster.change_pod("moved", |facts| facts.handoff.node = Some("two".into()));
-    cluster.settle();
-    assert_eq!(cluster.node_of("waits"), Some("one"));
+    assert_eq!(cluster.settled().node_of("waits"), Some("one"));
 }
 
 #[test]
@@ -126,8 +122,7 @@ fn a_pod_starts_when_the_daemon_says_that_nothing_more_is_held() {
     cluster.comes("waits", ONE);
     assert_eq!(cluster.node_of("waits"), None);
     says(&mut cluster, &[]);
-    cluster.settle();
-    assert_eq!(cluster.node_of("waits"), Some("n"));
+    assert_eq!(cluster.settled().node_of("waits"), Some("n"));
 }
 
 #[test]
@@ -151,8 +146,7 @@ fn a_pod_starts_when_room_that_was_kept_for_another_is_made_elsewhere() {
     submit(&mut cluster, "higher", "1", 9, Some("one"));
     assert_eq!((cluster.node_of("higher"), cluster.node_of("waits")), (Some("one"), None), "the rest is kept for high");
     cluster.change_pod("high", |facts| facts.spec.gates.clear());
-    cluster.settle();
-    assert_eq!(cluster.evicted, ["victim", "full"]);
+    assert_eq!(cluster.settled().evicted, ["victim", "full"]);
     assert_eq!(cluster.node_of("waits"), Some("one"));
 }
 
@@ -233,8 +227,7 @@ fn a_pod_starts_where_a_member_that_waited_for_others_has_moved_from() {
     gangs.settle();
     assert_eq!((gangs.reserved("ml/g"), gangs.bound().len(), gangs.cluster.node_of("waits")), (1, 2, None));
     (0..2).for_each(|minor| gangs.cluster.finish(&format!("held-{minor}")));
-    gangs.settle();
-    assert_eq!(gangs.cluster.node_of("g-large"), Some("two"));
+    assert_eq!(gangs.settled().cluster.node_of("g-large"), Some("two"));
     assert_eq!((gangs.cluster.node_of("g-small"), gangs.cluster.node_of("waits")), (Some("one"), Some("one")));
 }
 
@@ -257,8 +250,7 @@ fn a_pod_starts_on_the_gpu_that_another_leader_did_not_give_as_was_chosen_here()
         facts.handoff.node = Some("n".into());
         facts.handoff.assignment = bound.handoff.assignment;
     });
-    cluster.settle();
-    assert_eq!(cluster.node_of("waits"), Some("n"));
+    assert_eq!(cluster.settled().node_of("waits"), Some("n"));
 }
 
 #[test]
@@ -281,7 +273,6 @@ fn a_pod_starts_where_a_pod_that_is_deleted_had_room_kept_or_made() {
         cluster.delete("large");
         // What nothing tells of is seen at the next look.
         cluster.wait(if is_kept { 10 } else { 0 });
-        cluster.settle();
-        assert_eq!(cluster.node_of("waits"), Some("n"), "{is_kept}");
+        assert_eq!(cluster.settled().node_of("waits"), Some("n"), "{is_kept}");
     }
 }

@@ -216,8 +216,7 @@ fn the_fair_job_of_the_documentation_goes_before_an_older_one_with_a_larger_shar
     let fair = submit(&mut jobs, fair);
     // 16 GiB: eight of them for the one, all for the other. Not both.
     jobs.cluster.change_node("a", |facts| facts.unschedulable = false);
-    jobs.cluster.wait(2);
-    assert_eq!(jobs.state(&fair), Some(ScheduleState::ScheduledSucceed));
+    assert_eq!(jobs.after(2).state(&fair), Some(ScheduleState::ScheduledSucceed));
     assert_eq!(jobs.state(&greedy), Some(ScheduleState::Unscheduled));
 }
 
@@ -231,7 +230,6 @@ fn the_first_job_of_the_documentation_waits_for_one_of_higher_priority() {
     let urgent = named(&jobs, "pong", "urgent", |job| job["spec"]["priority"] = 9.into());
     let urgent = submit(&mut jobs, urgent);
     jobs.cluster.change_node("a", |facts| facts.unschedulable = false);
-    jobs.cluster.wait(2);
-    assert_eq!(jobs.state(&urgent), Some(ScheduleState::ScheduledSucceed));
+    assert_eq!(jobs.after(2).state(&urgent), Some(ScheduleState::ScheduledSucceed));
     assert_eq!(jobs.state(&pong), Some(ScheduleState::Unscheduled));
 }

@@ -21,8 +21,7 @@ fn one_node(cpus: u32) -> TestJobs {
 fn an_edit_of_a_waiting_job_is_tried_although_nothing_else_happens() {
     let mut jobs = one_node(3);
     jobs.run("rl", CPU, (4, CPU), |spec| spec.basic = BasicPolicy::Gang);
-    jobs.cluster.wait(20);
-    assert_eq!(jobs.state("rl"), Some(ScheduleState::Unscheduled));
+    assert_eq!(jobs.after(20).state("rl"), Some(ScheduleState::Unscheduled));
     jobs.change("rl", |facts| facts.spec.as_mut().unwrap().parts[1].counts = 2);
     jobs.cluster.wait(1);
     assert_eq!((jobs.state("rl"), jobs.places("rl").len()), (Some(ScheduleState::ScheduledSucceed), 3));
@@ -41,8 +40,7 @@ fn a_job_that_waits_for_some_of_its_pods_is_tried_when_it_asks_for_others() {
     jobs.cluster.wait(5);
     assert_eq!((jobs.state("rl"), jobs.places("rl").len()), (Some(ScheduleState::ScheduledPartly), 2));
     jobs.change("rl", |facts| facts.spec.as_mut().unwrap().parts[1].counts = 2);
-    jobs.cluster.wait(1);
-    assert!(jobs.places("rl").contains_key("actor-1"), "{:?}", jobs.places("rl"));
+    assert!(jobs.after(1).places("rl").contains_key("actor-1"), "{:?}", jobs.places("rl"));
 }
 
 #[test]
@@ -54,14 +52,11 @@ fn what_was_said_of_a_spec_does_not_outlive_it() {
     let small = jobs.job("other", CPU, (1, CPU)).spec.unwrap();
     jobs.cluster.comes("busy", &[("cpu", "4")]);
     jobs.change("rl", |facts| facts.spec = Ok(small));
-    jobs.cluster.wait(400);
-    assert_eq!(jobs.state("rl"), Some(ScheduleState::Unscheduled), "it fits, there is only no room now");
+    assert_eq!(jobs.after(400).state("rl"), Some(ScheduleState::Unscheduled), "it fits, there is only no room now");
     jobs.cluster.finish("busy");
-    jobs.cluster.wait(2);
-    assert_eq!(jobs.state("rl"), Some(ScheduleState::ScheduledSucceed));
+    assert_eq!(jobs.after(2).state("rl"), Some(ScheduleState::ScheduledSucceed));
     jobs.run("huge", huge, (1, CPU), |_| {});
-    jobs.cluster.wait(400);
-    assert_eq!(jobs.state("huge"), Some(ScheduleState::ScheduledFailed));
+    assert_eq!(jobs.after(400).state("huge"), Some(ScheduleState::ScheduledFailed));
     let small = jobs.job("other", CPU, (1, CPU)).spec.unwrap();
     jobs.change("huge", |facts| facts.spec = Ok(small));
     jobs.cluster.wait(2);
@@ -75,12 +70,10 @@ fn bytes_of_gpu_memory_are_counted_by_the_devices_and_not_by_what_kubelets_offer
     let share = |memory| [("koordinator.sh/gpu-core", "50"), ("koordinator.sh/gpu-memory", memory)];
     jobs.run("fits", &share("10Gi"), (1, CPU), |_| {});
     jobs.run("never", &share("9000Gi"), (1, CPU), |_| {});
-    jobs.cluster.wait(400);
-    assert_eq!(jobs.state("fits"), Some(ScheduleState::Unscheduled), "{}", jobs.message("fits"));
+    assert_eq!(jobs.after(400).state("fits"), Some(ScheduleState::Unscheduled), "{}", jobs.message("fits"));
     assert_eq!(jobs.state("never"), Some(ScheduleState::ScheduledFailed));
     jobs.cluster.finish("busy");
-    jobs.cluster.wait(2);
-    assert_eq!(jobs.state("fits"), Some(ScheduleState::ScheduledSucceed));
+    assert_eq!(jobs.after(2).state("fits"), Some(ScheduleState::ScheduledSucceed));
 }
 
 #[test]
@@ -97,8 +90,7 @@ fn a_worker_that_is_deleted_after_minutes_keeps_its_place_for_the_next_one() {
     jobs.controller("rl");
     assert_eq!((jobs.cluster.node_of("rl-actor-0"), jobs.reserved()), (Some("a"), 0));
     jobs.cluster.delete("rl-actor-0");
-    jobs.cluster.wait(63);
-    assert_eq!(jobs.cluster.stats().jobs.places_void, 1, "and no longer than a minute");
+    assert_eq!(jobs.cluster.after(63).stats().job_places_void, 1, "and no longer than a minute");
     jobs.check();
 }
 
@@ -113,8 +105,7 @@ fn the_oldest_waiting_job_goes_before_younger_pods_of_its_priority() {
     }
     jobs.cluster.wait(50);
     jobs.cluster.ends("busy");
-    jobs.cluster.wait(2);
-    assert_eq!(jobs.state("rl"), Some(ScheduleState::ScheduledSucceed));
+    assert_eq!(jobs.after(2).state("rl"), Some(ScheduleState::ScheduledSucceed));
     assert!((0..4).all(|number| jobs.cluster.node_of(&format!("young-{number}")).is_none()));
 }
 
@@ -160,8 +151,7 @@ fn once_the_leader_pod_is_there_places_are_kept_whatever_the_stage_says_so_far()
     let there = jobs.places("rl").values().filter(|node| *node == lost).count();
     jobs.cluster.nodes.remove(lost);
     jobs.cluster.event(WorldEvent::NodeGone(lost.into()));
-    jobs.cluster.wait(2);
-    assert_eq!(jobs.state("rl"), Some(ScheduleState::ScheduledPartly));
+    assert_eq!(jobs.after(2).state("rl"), Some(ScheduleState::ScheduledPartly));
     assert_eq!(jobs.places("rl").len(), before - there);
 }
 
@@ -188,8 +178,7 @@ fn a_pod_that_admission_has_made_larger_is_placed_by_what_it_asks_for() {
     let mut made = jobs.pod_of("rl", "rl-learner");
     made.spec.requests = baton::decide::world::Resources::of([("cpu", "3".parse().unwrap())]);
     jobs.cluster.submit(made);
-    jobs.cluster.wait(2);
-    assert_eq!(jobs.places("rl")["learner"], "b");
+    assert_eq!(jobs.after(2).places("rl")["learner"], "b");
     assert_eq!(jobs.cluster.node_of("rl-learner"), Some("b"));
 }
 
@@ -205,8 +194,7 @@ fn job_affinity_counts_pods_that_keep_apart_as_few_as_a_node_can_hold() {
         });
     }
     jobs.cluster.change_node("b", |facts| facts.unschedulable = true);
-    jobs.cluster.settle();
-    assert_eq!(jobs.cluster.node_of("on-a"), Some("a"));
+    assert_eq!(jobs.cluster.settled().node_of("on-a"), Some("a"));
     jobs.cluster.change_node("b", |facts| facts.unschedulable = false);
     jobs.cluster.settle();
     // Four would fit on a by their amounts, and three of them keep apart; b has room for the leader, one of them and both judges.
@@ -260,8 +248,7 @@ fn mig_devices_that_a_node_lists_count_although_its_agent_is_away() {
     let other: &[(&str, &str)] = &[("nvidia.com/mig-7g.80gb", "1")];
     jobs.run("fits", mig, (1, mig), |_| {});
     jobs.run("never", other, (1, CPU), |_| {});
-    jobs.cluster.wait(400);
-    assert_eq!(jobs.state("fits"), Some(ScheduleState::Unscheduled), "{}", jobs.message("fits"));
+    assert_eq!(jobs.after(400).state("fits"), Some(ScheduleState::Unscheduled), "{}", jobs.message("fits"));
     assert_eq!(jobs.state("never"), Some(ScheduleState::ScheduledFailed));
 }
 
@@ -275,8 +262,7 @@ fn a_pod_that_its_job_does_not_ask_for_any_more_takes_no_room() {
     // Counts go down while the pod is being made.
     jobs.change("rl", |facts| facts.spec.as_mut().unwrap().parts[1].counts = 1);
     jobs.cluster.submit(made);
-    jobs.cluster.wait(2);
-    assert_eq!(jobs.cluster.node_of("rl-actor-1"), None);
+    assert_eq!(jobs.cluster.after(2).node_of("rl-actor-1"), None);
     jobs.check();
 }
 
@@ -312,8 +298,7 @@ fn room_that_was_made_before_a_restart_is_not_kept_for_the_job_either() {
     jobs.cluster.pods.remove(&key(&victim)).unwrap();
     jobs.cluster.restart();
     jobs.cluster.settle();
-    jobs.cluster.wait(2);
-    assert_eq!(jobs.cluster.node_of("urgent"), Some("a"));
+    assert_eq!(jobs.cluster.after(2).node_of("urgent"), Some("a"));
 }
 
 #[test]
@@ -326,8 +311,7 @@ fn a_template_that_changes_before_the_leader_is_made_is_placed_again() {
     jobs.cluster.wait(2);
     assert_eq!((jobs.state("rl"), jobs.reserved()), (Some(ScheduleState::Unscheduled), 0), "{}", jobs.message("rl"));
     jobs.node("b", 4, 0);
-    jobs.cluster.wait(2);
-    assert_eq!(jobs.state("rl"), Some(ScheduleState::ScheduledSucceed));
+    assert_eq!(jobs.after(2).state("rl"), Some(ScheduleState::ScheduledSucceed));
     jobs.check();
 }
 
@@ -337,15 +321,13 @@ fn what_changes_within_the_pause_is_said_after_it() {
     jobs.run("rl", CPU, (3, CPU), |_| {});
     assert!(jobs.message("rl").starts_with("the leader and 1 of 3 workers have a place"), "{}", jobs.message("rl"));
     jobs.node("b", 1, 0);
-    jobs.cluster.wait(2);
-    assert_eq!(jobs.places("rl").len(), 3);
+    assert_eq!(jobs.after(2).places("rl").len(), 3);
     jobs.cluster.wait(12);
     assert!(jobs.message("rl").starts_with("the leader and 2 of 3 workers have a place"), "{}", jobs.message("rl"));
     // The number of a job that is placed whole, too.
     jobs.change("rl", |facts| facts.spec.as_mut().unwrap().parts[1].counts = 2);
     jobs.change("rl", |facts| facts.spec.as_mut().unwrap().parts[1].counts = 1);
-    jobs.cluster.wait(12);
-    assert_eq!(jobs.message("rl"), "the leader and 1 workers have a place");
+    assert_eq!(jobs.after(12).message("rl"), "the leader and 1 workers have a place");
 }
 
 #[test]

@@ -24,11 +24,9 @@ fn a_leader_place_that_is_not_used_in_time_is_given_up_and_found_again() {
     let mut jobs = two_nodes();
     jobs.run("rl", CPU, (1, CPU), |_| {});
     assert_eq!(jobs.places("rl")["learner"], "a");
-    jobs.cluster.wait(59);
-    assert_eq!(jobs.cluster.stats().jobs.places_void, 0);
+    assert_eq!(jobs.cluster.after(59).stats().job_places_void, 0);
     jobs.cluster.change_node("a", |facts| facts.unschedulable = true);
-    jobs.cluster.wait(3);
-    assert_eq!(jobs.places("rl")["learner"], "b");
+    assert_eq!(jobs.after(3).places("rl")["learner"], "b");
     assert_eq!(jobs.places("rl")["actor-0"], "a", "no pod waits for it: there is no leader's address yet");
     assert_eq!(jobs.state("rl"), Some(ScheduleState::ScheduledSucceed));
 }
@@ -81,8 +79,7 @@ fn a_job_of_higher_priority_gets_places_on_kept_nodes() {
             spec.basic = BasicPolicy::Gang;
             spec.parts.iter_mut().for_each(|part| part.ask.class = class.map(Into::into));
         });
-        jobs.cluster.wait(2);
-        assert_eq!(jobs.places(name).len(), places, "{name}: {}", jobs.message(name));
+        assert_eq!(jobs.after(2).places(name).len(), places, "{name}: {}", jobs.message(name));
     }
 }
 
@@ -111,13 +108,11 @@ fn worker_places_run_out_only_once_the_leader_has_an_address() {
     let mut jobs = two_nodes();
     jobs.run("rl", CPU, (2, CPU), |_| {});
     jobs.controller("rl");
-    jobs.cluster.wait(300);
-    assert_eq!(jobs.cluster.stats().jobs.places_void, 0);
+    assert_eq!(jobs.cluster.after(300).stats().job_places_void, 0);
     jobs.leader_up("rl");
     jobs.cluster.wait(59);
-    assert_eq!((jobs.cluster.stats().jobs.places_void, jobs.reserved()), (0, 2));
-    jobs.cluster.wait(3);
-    assert_eq!(jobs.cluster.stats().jobs.places_void, 2);
+    assert_eq!((jobs.cluster.stats().job_places_void, jobs.reserved()), (0, 2));
+    assert_eq!(jobs.cluster.after(3).stats().job_places_void, 2);
     assert_eq!((jobs.state("rl"), jobs.reserved()), (Some(ScheduleState::ScheduledSucceed), 2), "placed again");
 }
 
@@ -153,8 +148,7 @@ fn a_vanished_node_voids_its_places_and_only_those() {
     jobs.cluster.wait(2);
     assert_eq!((jobs.state("rl"), jobs.places("rl").len()), (Some(ScheduleState::ScheduledPartly), 4));
     jobs.node("c", 4, 0);
-    jobs.cluster.wait(2);
-    let after = jobs.places("rl");
+    let after = jobs.after(2).places("rl");
     assert_eq!(jobs.state("rl"), Some(ScheduleState::ScheduledSucceed));
     assert!(before.iter().all(|(pod, node)| after[pod] == if node == "a" { "a" } else { "c" }), "{after:?}");
     jobs.controller("rl");
@@ -194,8 +188,7 @@ fn a_former_pod_that_is_not_gone_yet_does_not_use_up_the_time_of_the_place() {
         facts.stage = Some(Stage::Rescheduling);
         facts.has_address = false;
     });
-    jobs.cluster.wait(200);
-    assert_eq!(jobs.cluster.stats().jobs.places_void, 0);
+    assert_eq!(jobs.cluster.after(200).stats().job_places_void, 0);
 }
 
 #[test]
@@ -274,8 +267,7 @@ fn a_worker_that_has_done_its_work_gives_its_room_up_and_stays_listed() {
     jobs.cluster.comes("next", CPU);
     assert_eq!(jobs.cluster.node_of("next"), Some("a"));
     assert_eq!((jobs.places("rl").len(), jobs.state("rl")), (3, Some(ScheduleState::ScheduledSucceed)));
-    jobs.cluster.wait(120);
-    assert_eq!(jobs.cluster.stats().jobs.places_void, 0);
+    assert_eq!(jobs.cluster.after(120).stats().job_places_void, 0);
 }
 
 #[test]
@@ -298,8 +290,7 @@ fn a_pod_that_does_not_fit_into_its_place_gets_another_one() {
     jobs.cluster.change_node("a", |facts| facts.unschedulable = true);
     let made = jobs.pod_of("rl", "rl-learner");
     jobs.cluster.submit(made);
-    jobs.cluster.wait(2);
-    assert_eq!(jobs.cluster.node_of("rl-learner"), Some("b"), "the cordoned node does not take it");
+    assert_eq!(jobs.cluster.after(2).node_of("rl-learner"), Some("b"), "the cordoned node does not take it");
     assert_eq!(jobs.places("rl")["learner"], "b");
 }
 
@@ -310,8 +301,7 @@ fn a_pod_of_another_attempt_is_not_bound() {
     let made = jobs.pod_of("rl", "rl-actor-0");
     jobs.change("rl", |facts| facts.attempt = 1);
     jobs.cluster.submit(made);
-    jobs.cluster.wait(2);
-    assert_eq!(jobs.place_of("rl-actor-0"), Some(Place::Waiting));
+    assert_eq!(jobs.after(2).place_of("rl-actor-0"), Some(Place::Waiting));
     assert!(jobs.cluster.conditions["rl-actor-0"].contains("another attempt"), "{:?}", jobs.cluster.conditions);
 }
 
@@ -324,8 +314,7 @@ fn a_write_that_fails_is_repeated_until_the_status_says_what_was_decided() {
     jobs.cluster.wait(5);
     assert_eq!((jobs.state("rl"), jobs.places("rl").len()), (Some(ScheduleState::ScheduledSucceed), 2));
     let writes = jobs.cluster.job_writes;
-    jobs.cluster.wait(30);
-    assert_eq!(jobs.cluster.job_writes, writes, "a job at rest is not written");
+    assert_eq!(jobs.cluster.after(30).job_writes, writes, "a job at rest is not written");
 }
 
 #[test]
@@ -341,8 +330,7 @@ fn places_that_the_status_has_no_room_for_are_given_back_and_it_is_said() {
     assert!(jobs.message("rl").starts_with(why), "{}", jobs.message("rl"));
     assert!(jobs.cluster.notices.contains(&("rl".to_owned(), "StatusTooLarge")), "{:?}", jobs.cluster.notices);
     let writes = jobs.cluster.job_writes;
-    jobs.cluster.wait(50);
-    assert_eq!(jobs.cluster.job_writes, writes, "it rests");
+    assert_eq!(jobs.cluster.after(50).job_writes, writes, "it rests");
     jobs.change("rl", |facts| facts.spec.as_mut().unwrap().parts[1].counts = 1);
     jobs.cluster.wait(2);
     assert_eq!((jobs.state("rl"), jobs.places("rl").len()), (Some(ScheduleState::ScheduledSucceed), 2));
@@ -395,17 +383,14 @@ fn a_write_that_somebody_came_before_is_decided_again_on_what_is_there_now() {
     let lost = jobs.places("rl")["actor-0"].clone();
     jobs.cluster.nodes.remove(&*lost);
     jobs.cluster.event(WorldEvent::NodeGone(lost.as_str().into()));
-    jobs.cluster.settle();
-    assert_eq!(jobs.cluster.job_writes, written + 1, "not again at once: the watch shows what came between");
-    jobs.cluster.wait(6);
+    assert_eq!(jobs.cluster.settled().job_writes, written + 1, "not again at once: the watch shows what came between");
     assert_eq!(
-        jobs.cluster.job_writes,
+        jobs.cluster.after(6).job_writes,
         written + 3,
         "nothing was shown: again after 1 s and 2 s more, refused as before"
     );
     jobs.change("rl", |_| {});
-    jobs.cluster.wait(2);
-    assert!(jobs.places("rl").values().all(|node| *node != lost), "{:?}", jobs.places("rl"));
+    assert!(jobs.after(2).places("rl").values().all(|node| *node != lost), "{:?}", jobs.places("rl"));
     jobs.check();
 }
 
@@ -431,9 +416,8 @@ fn what_a_job_gives_back_in_a_round_is_for_the_jobs_that_were_tried_before_it() 
     assert_eq!((jobs.state("gang"), jobs.places("gang").len()), (Some(ScheduleState::Unscheduled), 0));
     assert_eq!((jobs.state("first"), jobs.places("first").len()), (Some(ScheduleState::ScheduledSucceed), 2));
     assert_eq!(jobs.cluster.node_of("thief"), None, "a younger pod comes after them");
-    let rounds = jobs.cluster.stats().jobs.rounds;
-    jobs.cluster.wait(30);
-    assert_eq!(jobs.cluster.stats().jobs.rounds, rounds, "then there is nothing to try again");
+    let rounds = jobs.cluster.stats().job_rounds;
+    assert_eq!(jobs.cluster.after(30).stats().job_rounds, rounds, "then there is nothing to try again");
     jobs.check();
 }
 
@@ -482,8 +466,7 @@ fn a_place_that_is_found_anew_where_it_was_is_not_written() {
     let mut jobs = TestJobs::on("a", 4, 0);
     jobs.run("rl", CPU, (2, CPU), |_| {});
     let writes = jobs.cluster.job_writes;
-    jobs.cluster.wait(200);
-    assert_eq!(jobs.cluster.stats().jobs.places_void, 3, "the controller is away");
+    assert_eq!(jobs.cluster.after(200).stats().job_places_void, 3, "the controller is away");
     assert_eq!((jobs.cluster.job_writes, jobs.places("rl").len()), (writes, 3));
 }
 
@@ -516,7 +499,6 @@ fn places_are_kept_when_the_leader_has_ended_before_its_controller_saw_it() {
     assert_eq!(jobs.cluster.node_of("next"), Some("a"), "its room is another pod's by now");
     jobs.cluster.nodes.remove("b");
     jobs.cluster.event(WorldEvent::NodeGone("b".into()));
-    jobs.cluster.settle();
-    assert_eq!(jobs.facts("rl").stage, Some(Stage::Pending));
+    assert_eq!(jobs.settled().facts("rl").stage, Some(Stage::Pending));
     assert_eq!((jobs.state("rl"), jobs.places("rl").len()), (Some(ScheduleState::ScheduledPartly), 2));
 }

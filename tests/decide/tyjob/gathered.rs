@@ -153,8 +153,7 @@ fn a_job_that_no_rack_can_ever_hold_fails_and_says_why() {
             asks(spec, Some(RACK), None);
         });
         assert_eq!((jobs.state("rl"), jobs.places("rl").len()), (Some(ScheduleState::Unscheduled), 0));
-        jobs.cluster.wait(400);
-        assert_eq!(jobs.state("rl"), Some(state), "{}", jobs.message("rl"));
+        assert_eq!(jobs.after(400).state("rl"), Some(state), "{}", jobs.message("rl"));
         assert!(jobs.message("rl").contains(said), "{}", jobs.message("rl"));
     }
 }

@@ -116,8 +116,7 @@ fn a_forged_claim_counts_for_nothing() {
     // With room beside the job it is a pod like any other.
     jobs.node("b", 1, 0);
     jobs.cluster.pod_as("forged", CPU, |facts| facts.spec.job = claim("uid-no", "no"));
-    jobs.cluster.wait(1);
-    assert_eq!(jobs.cluster.node_of("forged"), Some("b"));
+    assert_eq!(jobs.cluster.after(1).node_of("forged"), Some("b"));
 }
 
 #[test]
@@ -131,8 +130,7 @@ fn the_smaller_dominant_share_goes_first_where_both_ask_for_drf() {
     jobs.run("a-large", large, (1, large), drf);
     jobs.run("b-small", small, (1, small), drf);
     jobs.cluster.change_node("a", |facts| facts.unschedulable = false);
-    jobs.cluster.wait(2);
-    assert_eq!(jobs.state("b-small"), Some(ScheduleState::ScheduledSucceed));
+    assert_eq!(jobs.after(2).state("b-small"), Some(ScheduleState::ScheduledSucceed));
     assert_eq!(jobs.state("a-large"), Some(ScheduleState::Unscheduled));
 }
 
@@ -141,15 +139,12 @@ fn a_job_that_never_fits_fails_after_the_grace_and_not_before() {
     let mut jobs = TestJobs::on("a", 4, 0);
     let large: &[(&str, &str)] = &[("cpu", "5")];
     jobs.run("rl", large, (1, CPU), |_| {});
-    jobs.cluster.wait(298);
-    assert_eq!(jobs.state("rl"), Some(ScheduleState::Unscheduled));
-    jobs.cluster.wait(4);
-    assert_eq!(jobs.state("rl"), Some(ScheduleState::ScheduledFailed));
+    assert_eq!(jobs.after(298).state("rl"), Some(ScheduleState::Unscheduled));
+    assert_eq!(jobs.after(4).state("rl"), Some(ScheduleState::ScheduledFailed));
     assert!(jobs.message("rl").contains("the leader learner fits on none of 1 nodes"), "{}", jobs.message("rl"));
     // A larger node comes before the controller has ended the job.
     jobs.node("b", 8, 0);
-    jobs.cluster.wait(2);
-    assert_eq!(jobs.state("rl"), Some(ScheduleState::ScheduledSucceed));
+    assert_eq!(jobs.after(2).state("rl"), Some(ScheduleState::ScheduledSucceed));
 }
 
 #[test]
@@ -158,12 +153,10 @@ fn a_job_that_only_waits_for_others_to_leave_never_fails() {
     jobs.cluster.pod_as("taken", &[("cpu", "4")], |facts| facts.handoff.node = Some("a".into()));
     jobs.run("rl", CPU, (3, CPU), |spec| spec.basic = BasicPolicy::Gang);
     jobs.cluster.change_node("a", |facts| facts.unschedulable = true);
-    jobs.cluster.wait(400);
-    assert_eq!(jobs.state("rl"), Some(ScheduleState::Unscheduled), "cordoned nodes count");
+    assert_eq!(jobs.after(400).state("rl"), Some(ScheduleState::Unscheduled), "cordoned nodes count");
     jobs.cluster.change_node("a", |facts| facts.unschedulable = false);
     jobs.cluster.finish("taken");
-    jobs.cluster.wait(2);
-    assert_eq!(jobs.state("rl"), Some(ScheduleState::ScheduledSucceed));
+    assert_eq!(jobs.after(2).state("rl"), Some(ScheduleState::ScheduledSucceed));
 }
 
 #[test]

@@ -164,8 +164,7 @@ fn what_admission_would_refuse_gets_no_place_and_its_words_are_said() {
     refused(&mut jobs, "classless", "classless-learner: no PriorityClass with name gone was found");
     let high = PriorityClassFacts { value: 0, default: false, never_preempts: false };
     jobs.cluster.event(WorldEvent::PriorityClass("gone".into(), high));
-    jobs.cluster.settle();
-    assert_eq!(jobs.holds("classless"), (0, 2), "the class is back");
+    assert_eq!(jobs.settled().holds("classless"), (0, 2), "the class is back");
 
     jobs.run("ranked", CPU, (1, CPU), |spec| spec.parts[0].ask.priority = Some(9));
     refused(&mut jobs, "ranked", "the integer value of priority (9) must not be provided");
@@ -183,8 +182,7 @@ fn what_admission_would_refuse_gets_no_place_and_its_words_are_said() {
     jobs.cluster.wait(11);
     refused(&mut jobs, "unsaid", "ResourceQuota memory, spec.hard: limits.memory: \"much\" is not a quantity");
     jobs.cluster.event(WorldEvent::Quota(key("memory"), None));
-    jobs.cluster.settle();
-    assert_eq!(jobs.holds("unsaid"), (0, 2), "the quota is gone");
+    assert_eq!(jobs.settled().holds("unsaid"), (0, 2), "the quota is gone");
     jobs.check();
 }
 
@@ -307,8 +305,7 @@ fn a_worker_that_the_quota_counts_is_placed_although_another_is_beyond_it() {
     }
     jobs.cluster.settle();
     jobs.gpus(3, 1);
-    jobs.cluster.wait(10 * 60 + 1);
-    assert_eq!(jobs.holds("rl"), (1, 0), "given back");
+    assert_eq!(jobs.after(10 * 60 + 1).holds("rl"), (1, 0), "given back");
     // The second one is made after all; other pods of the namespace use what is left.
     let late = jobs.pod_of("rl", "rl-actor-1");
     jobs.cluster.enters(late);
@@ -328,8 +325,7 @@ fn a_pod_that_the_quota_counts_is_not_counted_twice_by_an_explanation() {
     jobs.gpus(2, 2);
     jobs.cluster.goes("rl-actor-0");
     jobs.gpus(2, 1);
-    jobs.cluster.wait(10 * 60 + 1);
-    assert_eq!(jobs.holds("rl"), (1, 0), "given back");
+    assert_eq!(jobs.after(10 * 60 + 1).holds("rl"), (1, 0), "given back");
     let late = jobs.pod_of("rl", "rl-actor-0");
     jobs.cluster.enters(late);
     jobs.gpus(2, 2);
@@ -347,8 +343,7 @@ fn no_job_gets_places_while_the_quotas_may_not_be_read() {
     let why = "rl-learner: the scheduler may not read ResourceQuotas";
     assert!(jobs.message("rl").contains(why), "{}", jobs.message("rl"));
     jobs.cluster.event(WorldEvent::Readable("ResourceQuotas", true));
-    jobs.cluster.settle();
-    assert_eq!(jobs.holds("rl"), (0, 2));
+    assert_eq!(jobs.settled().holds("rl"), (0, 2));
     jobs.check();
 }
 
@@ -442,8 +437,7 @@ fn a_job_rests_longer_each_time_and_starts_afresh_once_it_runs() {
     jobs.run("rl", GPU, (3, GPU), |_| {});
     let class = |jobs: &TestJobs| jobs.cluster.job_records()[&key("rl")].judged.class;
     for pause in [1, 2, 4, 8, 16, 16] {
-        jobs.cluster.wait(10 * 60 - 1);
-        assert_eq!(jobs.holds("rl"), (0, 4), "before the limit");
+        assert_eq!(jobs.after(10 * 60 - 1).holds("rl"), (0, 4), "before the limit");
         jobs.cluster.wait(2);
         assert_eq!((jobs.holds("rl"), class(&jobs)), ((0, 0), JobClass::Resting));
         let text = format!(
@@ -451,10 +445,8 @@ fn a_job_rests_longer_each_time_and_starts_afresh_once_it_runs() {
         );
         assert!(jobs.message("rl").starts_with(&text), "{}", jobs.message("rl"));
         assert_eq!(jobs.state("rl"), Some(ScheduleState::Unscheduled));
-        jobs.cluster.wait(pause * 60 - 2);
-        assert_eq!(jobs.holds("rl"), (0, 0), "the pause is not over");
-        jobs.cluster.wait(1);
-        assert_eq!(jobs.holds("rl"), (0, 4), "tried again");
+        assert_eq!(jobs.after(pause * 60 - 2).holds("rl"), (0, 0), "the pause is not over");
+        assert_eq!(jobs.after(1).holds("rl"), (0, 4), "tried again");
     }
     jobs.start("rl");
     assert_eq!(jobs.holds("rl"), (4, 0));
@@ -478,8 +470,7 @@ fn another_leader_of_the_scheduler_counts_the_time_on() {
         jobs.cluster.restart();
         assert_eq!(jobs.holds("rl"), (0, 4));
     }
-    jobs.cluster.wait(61);
-    assert_eq!(jobs.holds("rl"), (0, 0), "ten minutes after the places were found");
+    assert_eq!(jobs.after(61).holds("rl"), (0, 0), "ten minutes after the places were found");
 }
 
 #[test]
@@ -489,8 +480,6 @@ fn places_are_given_back_at_the_configured_limit() {
     let mut jobs = TestJobs::with(config);
     jobs.node("a", 64, 8);
     jobs.run("rl", GPU, (3, GPU), |_| {});
-    jobs.cluster.wait(29);
-    assert_eq!(jobs.holds("rl"), (0, 4));
-    jobs.cluster.wait(2);
-    assert_eq!(jobs.holds("rl"), (0, 0));
+    assert_eq!(jobs.after(29).holds("rl"), (0, 4));
+    assert_eq!(jobs.after(2).holds("rl"), (0, 0));
 }

@@ -206,6 +206,18 @@ impl TestGangs {
         }
     }
 
+    /// The cluster at rest.
+    pub fn settled(&mut self) -> &mut Self {
+        self.settle();
+        self
+    }
+
+    /// The cluster after so many seconds.
+    pub fn after(&mut self, seconds: u64) -> &mut Self {
+        self.wait(seconds);
+        self
+    }
+
     /// Names of bound pods, `namespace/` left out for `ml`.
     pub fn bound(&self) -> Vec<String> {
         let bound = self.cluster.pods.values().filter(|facts| facts.handoff.node.is_some());

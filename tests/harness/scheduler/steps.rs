@@ -13,6 +13,18 @@ impl TestScheduler {
         cluster
     }
 
+    /// The cluster at rest.
+    pub fn settled(&mut self) -> &mut Self {
+        self.settle();
+        self
+    }
+
+    /// The cluster after so many seconds.
+    pub fn after(&mut self, seconds: u64) -> &mut Self {
+        self.wait(seconds);
+        self
+    }
+
     /// As [`TestScheduler::pod`], of a pod with more to it. The scheduler has not seen to it yet.
     pub fn pod_as(&mut self, name: &str, limits: &[(&str, &str)], change: impl FnOnce(&mut PodFacts)) {
         let mut facts = pod(name, limits, self.now);

@@ -59,6 +59,18 @@ impl TestJobs {
         jobs
     }
 
+    /// The cluster at rest.
+    pub fn settled(&mut self) -> &mut Self {
+        self.cluster.settle();
+        self
+    }
+
+    /// The cluster after so many seconds.
+    pub fn after(&mut self, seconds: u64) -> &mut Self {
+        self.cluster.wait(seconds);
+        self
+    }
+
     /// A node of this many CPUs and GPUs, with 512 GiB.
     pub fn node(&mut self, name: &str, cpus: u32, gpus: u32) {
         self.cluster.node(name, gpus);
