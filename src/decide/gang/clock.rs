@@ -6,7 +6,6 @@ use std::time::Duration;
 use crate::core::agenda::{Agenda, Scene};
 use crate::core::effect::Effect;
 use crate::core::placing::Rooms;
-use crate::core::reservations::Reservations;
 use crate::core::timers::Timer;
 use crate::world::gangs::{Gang, GroupId, MemberState};
 use crate::world::{PodId, Wake};

@@ -119,7 +119,8 @@ impl DaemonState {
     /// What is wrong for a pod that is bound to `node`: the kubelet, or what its devices come from as long as it has not started.
     pub fn fault_for(self, pod: &HandoffPod, node: &str) -> Option<String> {
         let waits = !pod.has_started() && pod.asks_for_devices();
-        let concerns = self == Self::KubeletAway || (waits && !self.serves() && self != Self::Missing);
+        let concerns =
+            matches!(self, Self::KubeletAway | Self::NotStarted) || (waits && !self.serves() && self != Self::Missing);
         self.fault(node).filter(|_| concerns && pod.is_live())
     }
 
@@ -128,7 +129,7 @@ impl DaemonState {
         match self {
             Self::Ended => format!("have a node daemon that {ENDED}"),
             Self::Unregistered => format!("have a kubelet that {AWAY}"),
-            Self::Missing => "have no live node daemon".to_owned(),
+            Self::Missing | Self::NotStarted => "have no live node daemon".to_owned(),
             _ => format!("have a node daemon that does not serve {name}"),
         }
     }
@@ -163,6 +164,9 @@ pub(super) fn rough(duration: Duration) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::handoff::testing::gpu_pod;
+    use crate::pod::Phase;
+    use baton_contract::key;
 
     #[test]
     fn a_daemon_is_judged_by_what_is_heard_and_offered() {
@@ -205,5 +209,45 @@ mod tests {
             assert_eq!(said.2.is_empty(), fault.is_empty(), "{said:?}");
         }
         assert_eq!(DaemonState::gone_with("GPUs"), "have a node daemon that is gone: the kubelet offers no GPUs");
+    }
+
+    #[test]
+    fn a_bound_pod_hears_of_what_keeps_it_from_starting_and_of_a_kubelet_that_is_away() {
+        let waits = gpu_pod("waits", 1);
+        let runs = HandoffPod { phase: Phase::Running, ..waits.clone() };
+        let plain = HandoffPod { containers: vec![].into(), ..waits.clone() };
+        let ended = HandoffPod { phase: Phase::Failed, ..waits.clone() };
+        let stale = DaemonState::Stale(Duration::from_secs(100));
+        for (state, of_waiting, of_others) in [
+            (DaemonState::Fresh, "", ""),
+            (DaemonState::Late(Duration::from_secs(70)), "", ""),
+            (DaemonState::Missing, "", ""),
+            (stale, "the node daemon of n", ""),
+            (DaemonState::KubeletAway, "the kubelet of n", "the kubelet of n"),
+            (DaemonState::NotStarted, "the kubelet of n", "the kubelet of n"),
+        ] {
+            let said = |pod| state.fault_for(pod, "n").unwrap_or_default();
+            for (pod, words) in [(&waits, of_waiting), (&runs, of_others), (&plain, of_others), (&ended, "")] {
+                let said = said(pod);
+                assert!(said.starts_with(words) && said.is_empty() == words.is_empty(), "{state:?} {words}: {said}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_does_not_serve_a_resource_says_why_and_where_to_look() {
+        let logs = "kubectl get pods -A -o wide -l app.kubernetes.io/name=baton-device-plugin --field-selector spec.nodeName=n";
+        let kubelet = "systemctl status kubelet, on the machine of n";
+        for (state, words, help, look) in [
+            (DaemonState::Ended, "have a node daemon that was stopped", Help::Stopped, logs),
+            (DaemonState::Unregistered, "have a kubelet that is away", Help::Kubelet, kubelet),
+            (DaemonState::Missing, "have no live node daemon", Help::Daemon, logs),
+            (DaemonState::NotStarted, "have no live node daemon", Help::Kubelet, kubelet),
+            (DaemonState::Fresh, "have a node daemon that does not serve nvidia.com/gpu", Help::Registration, logs),
+        ] {
+            let said = state.not_serving(key::NVIDIA_GPU);
+            assert!(said.starts_with(words), "{state:?}: {said}");
+            assert!(state.help() == help && state.look("n") == look, "{state:?}: {:?} {}", state.help(), state.look("n"));
+        }
     }
 }

@@ -199,4 +199,21 @@ mod tests {
             assert_eq!(stands(&lock, &unbound, BoundHolder::Waits, wall), judged == Delay::Ahead, "{said}");
         }
     }
+
+    #[test]
+    fn a_lock_stands_once_it_is_stuck_and_its_holder_needs_it() {
+        let at = |text: &str| text.parse::<Timestamp>().unwrap();
+        let held = LockRead::parse(Some("2026-11-21T02:00:00.000000001Z,ml,a,u"));
+        let (soon, late) = (at("2026-11-21T02:00:10Z"), at("2026-11-21T02:05:00Z"));
+        let of = |lock: &LockRead, bound, wall| stands(lock, &HolderState::Unknown, bound, wall);
+        for (lock, bound, wall, is_so) in [
+            (&LockRead::parse(None), BoundHolder::Waits, late, false),
+            (&LockRead::parse(Some("nonsense")), BoundHolder::Waits, late, true),
+            (&held, BoundHolder::Waits, soon, false),
+            (&held, BoundHolder::Waits, late, true),
+            (&held, BoundHolder::Served, late, false),
+        ] {
+            assert_eq!(of(lock, bound, wall), is_so, "{lock:?} {bound:?} {wall}");
+        }
+    }
 }

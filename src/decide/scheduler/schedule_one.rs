@@ -7,6 +7,7 @@ use crate::world::{NodeId, Place, Pod, PodId, Wake};
 use crate::core::agenda::Step;
 use crate::core::context::Context;
 use crate::core::queue::Item;
+use crate::core::reporter::WaitsFor;
 use crate::core::rules::plugins::scheduling_gates;
 use crate::core::select::choose::{Diagnosis, NodeChoice};
 use baton_contract::ConditionReason;

@@ -12,6 +12,7 @@ use kube::runtime::watcher;
 use serde::Deserialize;
 use tokio::sync::mpsc;
 
+use super::args::ProgressOutput;
 use super::cluster::{DemoCluster, SYSTEM};
 use super::pods::{self, DemoPod, NAMESPACE, Needs};
 use super::report::{DemoReport, DeviceIds, PodReport, list, overfull};

@@ -1,6 +1,7 @@
 //! The life of jobs, as their owners see it.
 
 use baton::contract::tyjob::{ScheduleState, Stage, condition, keys};
+use kube::ResourceExt;
 use kube::api::{DeleteParams, PostParams};
 use serde_json::json;
 

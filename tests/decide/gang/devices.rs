@@ -29,7 +29,7 @@ fn unlike_shares_are_planned_over_the_gpus_of_a_node_before_anything_is_reserved
     let mut gangs = on(&[("n", 2)]);
     shares(&mut gangs, "g", &["40", "40", "30", "30", "30", "30"], &[]);
     assert_eq!(gangs.after(2).count("g"), 6, "{}", gangs.condition("g-0"));
-    assert_eq!(gangs.cluster.stats().group_attempts, 1);
+    assert_eq!(gangs.cluster.stats().groups.attempts, 1);
 }
 
 #[test]

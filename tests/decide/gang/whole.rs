@@ -149,7 +149,7 @@ fn row_9_a_member_that_fits_nowhere_is_left_out_where_the_others_suffice() {
     gangs.asks("a", &[(key::NVIDIA_GPU, "2")], &keys);
     ["b", "c", "d"].iter().for_each(|name| gangs.asks(name, &[(key::NVIDIA_GPU, "1")], &keys));
     assert_eq!(gangs.settled().bound(), ["b", "c", "d"]);
-    assert_eq!(gangs.cluster.stats().group_attempts, 1, "two cycles of one pass");
+    assert_eq!(gangs.cluster.stats().groups.attempts, 1, "two cycles of one pass");
 }
 
 fn pair(cpus: u32) -> TestGangs {
@@ -174,7 +174,7 @@ fn row_11_a_group_across_namespaces_waits_for_the_missing_gang_and_names_it() {
     let mut gangs = TestGangs::new(8);
     let groups = ("groups", r#"["one/a","two/b"]"#);
     gangs.come("one/a", 2, &gang("a", "2", &[groups]));
-    assert_eq!((gangs.reason("one/a-0"), gangs.cluster.stats().group_attempts), ("GangIncomplete", 0));
+    assert_eq!((gangs.reason("one/a-0"), gangs.cluster.stats().groups.attempts), ("GangIncomplete", 0));
     assert!(gangs.condition("one/a-0").contains("two/b"), "{}", gangs.condition("one/a-0"));
     gangs.come("two/b", 3, &gang("b", "3", &[groups]));
     assert_eq!(gangs.bound().len(), 5);
@@ -222,7 +222,7 @@ fn row_15_nothing_is_tried_before_the_last_needed_pod_exists() {
     let keys = gang("g", "4", &[]);
     gangs.members("g", 3, &keys);
     gangs.wait(10);
-    assert_eq!((gangs.count("g"), gangs.cluster.stats().group_attempts), (0, 0));
+    assert_eq!((gangs.count("g"), gangs.cluster.stats().groups.attempts), (0, 0));
     gangs.comes("g-3", &keys);
     assert_eq!(gangs.count("g"), 4);
 }

@@ -127,7 +127,7 @@ fn a_lock_that_another_process_took_first_is_waited_for() {
     cluster.locks.insert("n".into(), format!("{time:.9},ml,other,uid-other"));
     cluster.deliver();
     cluster.settle();
-    assert_eq!((cluster.stats().contended, cluster.node_of("a"), cluster.lock_writes), (1, None, 1));
+    assert_eq!((cluster.stats().binds.contended, cluster.node_of("a"), cluster.lock_writes), (1, None, 1));
     cluster.serves("n");
     assert_eq!((cluster.node_of("a"), cluster.lock_writes), (Some("n"), 2));
 }

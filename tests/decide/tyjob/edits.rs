@@ -90,7 +90,7 @@ fn a_worker_that_is_deleted_after_minutes_keeps_its_place_for_the_next_one() {
     jobs.controller("rl");
     assert_eq!((jobs.cluster.node_of("rl-actor-0"), jobs.reserved()), (Some("a"), 0));
     jobs.cluster.delete("rl-actor-0");
-    assert_eq!(jobs.cluster.after(63).stats().job_places_void, 1, "and no longer than a minute");
+    assert_eq!(jobs.cluster.after(63).stats().jobs.places_void, 1, "and no longer than a minute");
     jobs.check();
 }
 

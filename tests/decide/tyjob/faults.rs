@@ -24,7 +24,7 @@ fn a_leader_place_that_is_not_used_in_time_is_given_up_and_found_again() {
     let mut jobs = two_nodes();
     jobs.run("rl", CPU, (1, CPU), |_| {});
     assert_eq!(jobs.places("rl")["learner"], "a");
-    assert_eq!(jobs.cluster.after(59).stats().job_places_void, 0);
+    assert_eq!(jobs.cluster.after(59).stats().jobs.places_void, 0);
     jobs.cluster.change_node("a", |facts| facts.unschedulable = true);
     assert_eq!(jobs.after(3).places("rl")["learner"], "b");
     assert_eq!(jobs.places("rl")["actor-0"], "a", "no pod waits for it: there is no leader's address yet");
@@ -108,11 +108,11 @@ fn worker_places_run_out_only_once_the_leader_has_an_address() {
     let mut jobs = two_nodes();
     jobs.run("rl", CPU, (2, CPU), |_| {});
     jobs.controller("rl");
-    assert_eq!(jobs.cluster.after(300).stats().job_places_void, 0);
+    assert_eq!(jobs.cluster.after(300).stats().jobs.places_void, 0);
     jobs.leader_up("rl");
     jobs.cluster.wait(59);
-    assert_eq!((jobs.cluster.stats().job_places_void, jobs.reserved()), (0, 2));
-    assert_eq!(jobs.cluster.after(3).stats().job_places_void, 2);
+    assert_eq!((jobs.cluster.stats().jobs.places_void, jobs.reserved()), (0, 2));
+    assert_eq!(jobs.cluster.after(3).stats().jobs.places_void, 2);
     assert_eq!((jobs.state("rl"), jobs.reserved()), (Some(ScheduleState::ScheduledSucceed), 2), "placed again");
 }
 
@@ -188,7 +188,7 @@ fn a_former_pod_that_is_not_gone_yet_does_not_use_up_the_time_of_the_place() {
         facts.stage = Some(Stage::Rescheduling);
         facts.has_address = false;
     });
-    assert_eq!(jobs.cluster.after(200).stats().job_places_void, 0);
+    assert_eq!(jobs.cluster.after(200).stats().jobs.places_void, 0);
 }
 
 #[test]
@@ -222,7 +222,7 @@ fn a_restarted_scheduler_keeps_places_beside_a_pod_with_pending_victims() {
     assert_eq!(jobs.cluster.evicted, ["low"]);
     jobs.cluster.restart();
     jobs.cluster.settle();
-    assert_eq!((jobs.places("rl"), jobs.reserved(), jobs.cluster.stats().job_places_void), (places, 2, 0));
+    assert_eq!((jobs.places("rl"), jobs.reserved(), jobs.cluster.stats().jobs.places_void), (places, 2, 0));
     jobs.cluster.goes("low");
     jobs.serve();
     assert_eq!(jobs.cluster.node_of("high"), Some("a"));
@@ -267,7 +267,7 @@ fn a_worker_that_has_done_its_work_gives_its_room_up_and_stays_listed() {
     jobs.cluster.comes("next", CPU);
     assert_eq!(jobs.cluster.node_of("next"), Some("a"));
     assert_eq!((jobs.places("rl").len(), jobs.state("rl")), (3, Some(ScheduleState::ScheduledSucceed)));
-    assert_eq!(jobs.cluster.after(120).stats().job_places_void, 0);
+    assert_eq!(jobs.cluster.after(120).stats().jobs.places_void, 0);
 }
 
 #[test]
@@ -416,8 +416,8 @@ fn what_a_job_gives_back_in_a_round_is_for_the_jobs_that_were_tried_before_it() 
     assert_eq!((jobs.state("gang"), jobs.places("gang").len()), (Some(ScheduleState::Unscheduled), 0));
     assert_eq!((jobs.state("first"), jobs.places("first").len()), (Some(ScheduleState::ScheduledSucceed), 2));
     assert_eq!(jobs.cluster.node_of("thief"), None, "a younger pod comes after them");
-    let rounds = jobs.cluster.stats().job_rounds;
-    assert_eq!(jobs.cluster.after(30).stats().job_rounds, rounds, "then there is nothing to try again");
+    let rounds = jobs.cluster.stats().jobs.rounds;
+    assert_eq!(jobs.cluster.after(30).stats().jobs.rounds, rounds, "then there is nothing to try again");
     jobs.check();
 }
 
@@ -466,7 +466,7 @@ fn a_place_that_is_found_anew_where_it_was_is_not_written() {
     let mut jobs = TestJobs::on("a", 4, 0);
     jobs.run("rl", CPU, (2, CPU), |_| {});
     let writes = jobs.cluster.job_writes;
-    assert_eq!(jobs.cluster.after(200).stats().job_places_void, 3, "the controller is away");
+    assert_eq!(jobs.cluster.after(200).stats().jobs.places_void, 3, "the controller is away");
     assert_eq!((jobs.cluster.job_writes, jobs.places("rl").len()), (writes, 3));
 }
 
