@@ -20,11 +20,10 @@ const EXIT_CODES: &str = "Exit codes: 0 done · 1 it failed, the text says why a
                           configuration is wrong, nothing was started";
 
 const DEVICE_PLUGIN: &str = "\
-Runs on every node, as root. Finds GPUs (NVML) and RDMA NICs (sysfs), publishes them as the node's Device object, registers
-with the kubelet, answers each Allocate with the devices that the scheduler assigned to that very pod, and removes the node
-lock when the pod is served.
-
-Every flag is also an environment variable and a key of the YAML file given by --config-file: flag wins over environment,
+Runs on every node, as root. Finds GPUs (NVML) and RDMA NICs (sysfs), publishes them as the node's Device object, registers \
+with the kubelet, answers each Allocate with the devices that the scheduler assigned to that very pod, and removes the node \
+lock when the pod is served.\n\n\
+Every flag is also an environment variable and a key of the YAML file given by --config-file: flag wins over environment, \
 environment over file. Each value that is not the default is logged at start, with where it came from.";
 
 /// What the help lists together.
@@ -46,20 +45,18 @@ const VERBS: [(&[&str], &str); 5] = [
 ];
 
 const DOCTOR: &str = "\
-Checks this node as the node daemon would and prints a line for everything that must hold: ok, warn or fail, what was found,
-and what to do. It changes nothing. Run it with the daemon's own flags, environment or file:
+Checks this node as the node daemon would and prints a line for everything that must hold: ok, warn or fail, what was found, \
+and what to do. It changes nothing. Run it with the daemon's own flags, environment or file: \
 `kubectl -n baton-system exec <pod> -- /usr/bin/baton doctor`, or as root on the node. Exit code 1 when something failed.";
 
 const SCHEDULER: &str = "\
-Places pods that ask for it by spec.schedulerName, chooses their devices, locks the node, binds with the assignment, and goes
-on with the next pod. Several may run: one leads, by a Lease.
-
+Places pods that ask for it by spec.schedulerName, chooses their devices, locks the node, binds with the assignment, and goes \
+on with the next pod. Several may run: one leads, by a Lease.\n\n\
 Flags, environment and file as for `baton device-plugin`.";
 
 const CONTROLLER: &str = "\
-Runs TYJobs from submission to clean-up: validates them, makes their pods where the scheduler placed them, replaces failed
-ones, restarts a job whose leader is lost, and cleans up. Several may run: one leads, by a Lease.
-
+Runs TYJobs from submission to clean-up: validates them, makes their pods where the scheduler placed them, replaces failed \
+ones, restarts a job whose leader is lost, and cleans up. Several may run: one leads, by a Lease.\n\n\
 Flags, environment and file as for `baton device-plugin`.";
 
 /// The commands of an operator.
@@ -168,11 +165,6 @@ enum OperatorCommand {
     Simulate(super::simulate::SimulateArgs),
 }
 
-/// Paragraphs that are as wide as the terminal.
-fn flowing(text: &str) -> String {
-    text.split("\n\n").map(|paragraph| paragraph.replace('\n', " ")).collect::<Vec<_>>().join("\n\n")
-}
-
 /// What stands below the options of a command.
 fn examples(lines: &[&str]) -> String {
     lines.iter().fold("Examples:".to_owned(), |text, line| format!("{text}\n  baton {line}"))
@@ -188,11 +180,10 @@ pub(super) const VERSION: &str = match option_env!("BATON_VERSION") {
 pub fn command() -> Command {
     let scheduler = Command::new("scheduler")
         .about("Central scheduler: places pods and chooses their devices")
-        .long_about(flowing(SCHEDULER));
-    let controller = Command::new("controller")
-        .about("TYJob controller: runs leaders with sets of workers")
-        .long_about(flowing(CONTROLLER));
-    let doctor = Command::new("doctor").about("Check this node and show what to do").long_about(flowing(DOCTOR));
+        .long_about(SCHEDULER);
+    let controller =
+        Command::new("controller").about("TYJob controller: runs leaders with sets of workers").long_about(CONTROLLER);
+    let doctor = Command::new("doctor").about("Check this node and show what to do").long_about(DOCTOR);
     let command = Command::new("baton")
         .version(VERSION)
         .after_help(EXIT_CODES)
@@ -218,7 +209,7 @@ pub fn command() -> Command {
 /// The command line of the node daemon, as `baton device-plugin` and as a program of its own.
 pub fn node_daemon(name: &'static str) -> Command {
     let about = "Node daemon: kubelet device plugin for GPUs and RDMA NICs";
-    config::arguments(Command::new(name).about(about).long_about(flowing(DEVICE_PLUGIN)), &settings::agent())
+    config::arguments(Command::new(name).about(about).long_about(DEVICE_PLUGIN), &settings::agent())
 }
 
 fn print_config() -> Arg {

@@ -90,7 +90,7 @@ impl JobChapter<'_> {
 
         self.exit(&self.job.spec.leader_pod(&name), &pods, 0);
         self.wait("the job has succeeded", |status| status.stage == Some(Stage::Succeeded)).await?;
-        self.gone().await?;
+        self.gone("the pods of the job are gone", async || Ok(self.pods().await?.is_empty())).await?;
         let pods_left = self.pods().await?.len();
         self.say(&name, "its pods are gone, and what they held is free");
         let worker_restarts = self.status.worker_set_restarts.values().sum();
@@ -191,11 +191,10 @@ impl JobChapter<'_> {
         }
     }
 
-    /// Waits until the job's pods are gone.
-    async fn gone(&mut self) -> anyhow::Result<()> {
+    async fn gone(&self, what: &str, is_gone: impl AsyncFn() -> anyhow::Result<bool>) -> anyhow::Result<()> {
         let deadline = clock::mono() + LIMIT;
-        while !self.pods().await?.is_empty() {
-            self.in_time(deadline, "the pods of the job are gone")?;
+        while !is_gone().await? {
+            self.in_time(deadline, what)?;
             tokio::time::sleep(LOOK).await;
         }
         Ok(())
@@ -205,11 +204,7 @@ impl JobChapter<'_> {
     async fn delete(&mut self) -> anyhow::Result<()> {
         let name = self.job.name_any();
         self.jobs().delete(&name, &DeleteParams::background()).await?;
-        let deadline = clock::mono() + LIMIT;
-        while self.jobs().get_opt(&name).await?.is_some() {
-            self.in_time(deadline, "the job is gone")?;
-            tokio::time::sleep(LOOK).await;
-        }
+        self.gone("the job is gone", async || Ok(self.jobs().get_opt(&name).await?.is_none())).await?;
         for node in Api::<Node>::all(self.cluster.client.clone()).list(&ListParams::default()).await?.items {
             if let Some(lock) = node.annotations().get(NODE_LOCK) {
                 self.violations.push(format!("node {} is still locked after TYJob {name}: {lock}", node.name_any()));

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Arg, ArgAction, ArgMatches, Command, builder::EnumValueParser};
+use clap::{ArgMatches, Args, Command, FromArgMatches};
 
 use super::report::DoctorReport;
 use super::{
@@ -15,34 +15,32 @@ use crate::settings;
 use baton_agent::AgentOptions;
 use baton_decide::health::{condition_table, xid_table};
 
-const OUTPUT: &str = "output";
-const HOST_ROOT: &str = "host-root";
-const CONDITIONS: &str = "conditions";
+#[derive(Args)]
+struct ReportArgs {
+    /// Another format than text
+    #[arg(short, long, value_name = "json|yaml")]
+    output: Option<Format>,
+    /// Directory of the host's root, for the container runtime's configuration [default: --driver-root when --host-driver-root is /,
+    /// else /]
+    #[arg(long, value_name = "DIR")]
+    host_root: Option<String>,
+    /// Print the table of conditions by which the node daemon and this command judge devices, and look at nothing
+    #[arg(long)]
+    conditions: bool,
+}
 
 /// Adds the daemon's own flags, and those of the report.
 pub fn arguments(command: Command) -> Command {
-    let output = Arg::new(OUTPUT)
-        .short('o')
-        .long(OUTPUT)
-        .value_name("json|yaml")
-        .value_parser(EnumValueParser::<Format>::new())
-        .help("Another format than text");
-    let root = Arg::new(HOST_ROOT)
-        .long(HOST_ROOT)
-        .value_name("DIR")
-        .help("Directory of the host's root, for the container runtime's configuration [default: --driver-root when --host-driver-root is /, else /]");
-    let conditions = Arg::new(CONDITIONS).long(CONDITIONS).action(ArgAction::SetTrue).help(
-        "Print the table of conditions by which the node daemon and this command judge devices, and look at nothing",
-    );
     let node = "Name of this node in the cluster [env: NODE_NAME] [default: the name of this machine]";
-    let command = config::arguments(command, &settings::agent()).args([output, root, conditions]);
+    let command = ReportArgs::augment_args(config::arguments(command, &settings::agent()));
     // The daemon needs its name; a check of a machine by hand may do without.
     command.mut_arg("node-name", |arg| arg.help(node))
 }
 
 /// Checks and prints. The exit code is 1 when a check failed.
 pub async fn run(mut options: AgentOptions, matches: &ArgMatches) -> anyhow::Result<ExitCode> {
-    if matches.get_flag(CONDITIONS) {
+    let args = ReportArgs::from_arg_matches(matches)?;
+    if args.conditions {
         say(format!("{}\n{}", condition_table(), xid_table()))?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -52,10 +50,9 @@ pub async fn run(mut options: AgentOptions, matches: &ArgMatches) -> anyhow::Res
     if let Err(error) = options.validate() {
         return Err(config::ConfigError::unusable("doctor", error).into());
     }
-    let host_root =
-        matches.get_one::<String>(HOST_ROOT).map_or_else(|| host_root(&options), |root| (root.into(), true));
+    let host_root = args.host_root.map_or_else(|| host_root(&options), |root| (root.into(), true));
     let report = examine(options, host_root).await?;
-    say(match matches.get_one::<Format>(OUTPUT) {
+    say(match args.output {
         Some(format) => format.print_as("DoctorReport", &report.json())?,
         None => report.text(),
     })?;

@@ -42,22 +42,19 @@ pub struct InspectedCluster {
 
 pub async fn read(options: &AgentOptions) -> InspectedCluster {
     let mut cluster = InspectedCluster::default();
-    let client = match connect(options.kubeconfig.as_deref()).await {
-        Ok(client) => client,
-        Err(error) => {
-            cluster.findings.push(Finding::fail("api-server", error.to_string(), ADVICE));
+    let reached = async {
+        let client = connect(options.kubeconfig.as_deref()).await.map_err(|error| error.to_string())?;
+        let version = within(client.apiserver_version()).await.map_err(|error| error.text)?;
+        Ok::<_, String>((client, version))
+    };
+    let (client, version) = match reached.await {
+        Ok(reached) => reached,
+        Err(why) => {
+            cluster.findings.push(Finding::fail("api-server", why, ADVICE));
             return cluster;
         }
     };
-    match within(client.apiserver_version()).await {
-        Ok(version) => {
-            cluster.findings.push(Finding::ok("api-server", format!("answers, version {}", version.git_version)));
-        }
-        Err(error) => {
-            cluster.findings.push(Finding::fail("api-server", error.text, ADVICE));
-            return cluster;
-        }
-    }
+    cluster.findings.push(Finding::ok("api-server", format!("answers, version {}", version.git_version)));
     let name = options.node_name.as_str();
     match within(Api::<Node>::all(client.clone()).get_opt(name)).await {
         Ok(Some(node)) => {

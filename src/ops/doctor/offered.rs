@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::machine::MachineView;
 use super::objects::{FoundObject, InspectedCluster};
@@ -126,7 +127,9 @@ fn resource(name: &str, here: i64, node: &Node, agent: &AgentRow) -> Finding {
         let advice = "the kubelet has refused or lost the registration: see the lines kubelet-socket and other-plugin, and the daemon's log; it tries again by itself";
         return Finding::fail("resource", format!("{name} is not registered with the kubelet"), advice);
     }
-    let (allocatable, capacity) = (count(node, name, true), count(node, name, false));
+    let (status, count) = (node.status.as_ref(), |count: &Quantity| count.0.parse::<i64>().ok());
+    let allocatable = status.and_then(|status| count(status.allocatable.as_ref()?.get(name)?));
+    let capacity = status.and_then(|status| count(status.capacity.as_ref()?.get(name)?));
     match (allocatable, capacity) {
         (Some(allocatable), Some(capacity)) if capacity == here && allocatable == capacity => {
             Finding::ok("resource", format!("{name}: {allocatable} allocatable"))
@@ -154,15 +157,9 @@ fn resource(name: &str, here: i64, node: &Node, agent: &AgentRow) -> Finding {
 fn foreign(node: &Node) -> Vec<Finding> {
     let status = node.status.as_ref().and_then(|status| status.allocatable.as_ref());
     let names = status.into_iter().flatten().filter(|(name, count)| key::is_device_resource(name) && count.0 != "0");
-    let line = |(name, count): (&String, &k8s_openapi::apimachinery::pkg::api::resource::Quantity)| {
+    let line = |(name, count): (&String, &Quantity)| {
         let advice = "another plugin offers this name: take it off this node before Baton comes; or our daemon has just ended, then the kubelet forgets the name after 5 minutes";
         Finding::warn("resource", format!("{name}: {} allocatable, and no daemon of ours serves it", count.0), advice)
     };
     names.map(line).collect()
-}
-
-fn count(node: &Node, name: &str, allocatable: bool) -> Option<i64> {
-    let status = node.status.as_ref()?;
-    let counts = if allocatable { status.allocatable.as_ref()? } else { status.capacity.as_ref()? };
-    counts.get(name)?.0.parse().ok()
 }

@@ -78,6 +78,10 @@ pub fn text(path: &Path) -> Result<Option<String>, String> {
     std::fs::read_to_string(path).map(Some).map_err(|error| error.to_string())
 }
 
+fn json(path: &Path) -> Result<Option<serde_json::Value>, String> {
+    text(path)?.map(|text| serde_json::from_str(&text).map_err(|error| error.to_string())).transpose()
+}
+
 /// Whether there is a file, readable or not.
 fn is_there(path: &Path) -> bool {
     path.try_exists().unwrap_or(true)
@@ -180,10 +184,7 @@ fn crio(host_root: &Path) -> Option<RuntimeFiles> {
     for directory in directories.unwrap_or_else(|| HOOKS.map(str::to_owned).to_vec()) {
         for path in matching(host_root, &Path::new(directory.trim_start_matches('/')).join("*.json")) {
             let shown = Path::new("/").join(&path);
-            let hook = text(&host_root.join(&path)).and_then(|text| {
-                serde_json::from_str::<serde_json::Value>(&text.unwrap_or_default()).map_err(|error| error.to_string())
-            });
-            match hook {
+            match json(&host_root.join(&path)).map(Option::unwrap_or_default) {
                 // A program alone is the form of the first version.
                 Ok(hook) => found.hooks.extend(
                     hook["hook"].as_str().or(hook["hook"]["path"].as_str()).map(|program| (shown, program.into())),
@@ -211,11 +212,7 @@ fn docker(host_root: &Path) -> Option<RuntimeFiles> {
         default_setting: "default-runtime",
         ..RuntimeFiles::default()
     };
-    let root = match text(&host_root.join(DOCKER)).transpose()? {
-        Ok(text) => serde_json::from_str::<serde_json::Value>(&text).map_err(|error| error.to_string()),
-        Err(why) => Err(why),
-    };
-    match root {
+    match json(&host_root.join(DOCKER)).transpose()? {
         Err(why) => found.unread.push(format!("/{DOCKER}: {why}")),
         Ok(root) => {
             found.default = root["default-runtime"].as_str().map(str::to_owned);

@@ -143,11 +143,8 @@ impl<'a> Printer<'a> {
     pub fn print(&mut self, listing: &Listing) -> anyhow::Result<String> {
         let watch = self.args.watch;
         let before = self.shown.take();
-        let now: BTreeMap<String, Value> = if watch {
-            listing.lines.iter().map(|line| (line.key.clone(), ageless(&line.item))).collect()
-        } else {
-            BTreeMap::new()
-        };
+        let watched = listing.lines.iter().filter(|_| watch);
+        let now: BTreeMap<String, Value> = watched.map(|line| (line.key.clone(), ageless(&line.item))).collect();
         let text = match &before {
             None if !watch || self.args.output.is_none_or(|output| output == GetOutput::Wide) => self.whole(listing)?,
             before => self.changes(listing, before.as_ref().unwrap_or(&BTreeMap::new()), &now)?,

@@ -38,7 +38,7 @@ pub struct RunFigures {
 }
 
 /// Where pods end, in steady state: a number of one run, or what those of several runs come to.
-#[derive(Debug, Clone, Copy, Serialize)]
+#[derive(Debug, Clone, Copy, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Departures<T> {
     /// Percent of the demand that was rejected; with `--on-failure queue`, that never got a place.

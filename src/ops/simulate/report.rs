@@ -45,17 +45,14 @@ fn table(summary: &SimulationSummary) -> String {
     if ends {
         let head = ["POLICY", "IN USE", "REJECTED", "OF SEVERAL GPUS", "WAITING", "MEAN WAIT", "DECISION P50", "P99"];
         let row = |policy: &PolicySummary| {
-            let ends = policy.departures;
-            let of = |value: Option<MeanOfRuns>| value.map(spread).unwrap_or_default();
+            let ends = policy.departures.unwrap_or_default();
             vec![
                 policy.name.clone(),
                 spread(policy.allocation.at_load),
-                of(ends.map(|ends| ends.rejected_share)),
-                of(ends.map(|ends| ends.rejected_multi_gpu_share)),
-                of(ends.map(|ends| ends.waiting_share)),
-                ends.and_then(|ends| ends.mean_wait_seconds.mean)
-                    .map(|wait| format!("{wait:.0} s"))
-                    .unwrap_or_default(),
+                spread(ends.rejected_share),
+                spread(ends.rejected_multi_gpu_share),
+                spread(ends.waiting_share),
+                ends.mean_wait_seconds.mean.map(|wait| format!("{wait:.0} s")).unwrap_or_default(),
                 micros(policy.decision_micros.p50),
                 micros(policy.decision_micros.p99),
             ]

@@ -79,13 +79,11 @@ impl NodeDaemons {
         };
         let asked = tokio::time::timeout(DAEMON_PATIENCE, asking).await;
         let asked = asked.with_context(|| format!("no answer within {} s", DAEMON_PATIENCE.as_secs()));
+        let why = |error: anyhow::Error| words(error.as_ref());
         let (ledger, listed) = match asked.and_then(|asked| asked) {
-            Ok((ledger, listed)) => (
-                ledger.map_err(|error| words(error.as_ref())),
-                listed.map_err(|error: anyhow::Error| words(error.as_ref())),
-            ),
+            Ok((ledger, listed)) => (ledger.map_err(why), listed.map_err(why)),
             Err(error) => {
-                let why = words(error.as_ref());
+                let why = why(error);
                 (Err(why.clone()), Err(why))
             }
         };

@@ -34,7 +34,9 @@ pub type ModelQuestion = Box<dyn FnOnce(&Model) + Send>;
 
 /// Objects, and what the scheduler says.
 pub struct Model {
+    /// The objects.
     pub snapshot: Snapshot,
+    /// Settings of the daemons.
     pub rules: Rules,
     /// What the scheduler said last.
     pub report: Arc<Report>,

@@ -29,8 +29,8 @@ pub fn detail(model: &Model, name: &str, records: &AgentRecords) -> Option<Value
     let (part, said) = (model.snapshot.part(&nodes, &model.rules.lock_key), model.said(&nodes));
     let NodesView { nodes, devices } = NodesView::of(&part, &model.rules, &said);
     let node = nodes.into_iter().next()?;
-    let infos = part.devices.get(name).into_iter().flat_map(|device| &device.spec.devices);
-    let devices = devices.into_iter().zip(infos).map(|(device, info)| {
+    let infos: Vec<_> = part.devices.get(name).into_iter().flat_map(|device| &device.spec.devices).collect();
+    let devices = devices.into_iter().zip(&infos).map(|(device, info)| {
         let mut shown = row(&device, part.wall);
         shown["socket"] = info.topology.as_ref().map_or(-1, |place| place.socket_id).into();
         shown["memory"] = info.resources.get(key::GPU_MEMORY).map_or(0, |amount| amount.value()).into();
@@ -39,8 +39,7 @@ pub fn detail(model: &Model, name: &str, records: &AgentRecords) -> Option<Value
     let devices: Vec<Value> = devices.collect();
     let status = part.leases.get(&AgentStatus::lease_name(name)).and_then(LightLease::status);
     let here = part.pods.values().filter(|pod| pod.is_live() && pod.node.as_deref() == Some(name));
-    let known = part.devices.get(name).into_iter().flat_map(|device| &device.spec.devices);
-    let known = known.map(|info| info.id.as_str()).collect();
+    let known = infos.iter().map(|info| info.id.as_str()).collect();
     Some(json!({
         "node": row(&node, part.wall), "devices": devices,
         "pods": pods(&here.collect::<Vec<_>>(), status.as_ref(), records, &known),
@@ -231,12 +230,9 @@ pub async fn events(client: Client, name: &str) -> Value {
         Err(error) => return json!({"why": words(&error)}),
     };
     let at = |event: &Event| -> Option<Timestamp> {
-        let last = event.last_timestamp.as_ref().map(|time| time.0);
-        last.or(event.event_time.as_ref().map(|time| time.0)).or(event
-            .metadata
-            .creation_timestamp
-            .as_ref()
-            .map(|time| time.0))
+        let (last, made) = (event.last_timestamp.as_ref(), event.metadata.creation_timestamp.as_ref());
+        let last = last.map(|time| time.0).or(event.event_time.as_ref().map(|time| time.0));
+        last.or(made.map(|time| time.0))
     };
     events.sort_by_key(|event| std::cmp::Reverse(at(event)));
     let shown = events.iter().take(EVENTS).map(|event| {

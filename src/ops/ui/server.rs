@@ -1,6 +1,6 @@
 //! The pages, their stream, and what they ask for.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
 use std::fmt::Display;
 use std::sync::Arc;
@@ -15,7 +15,6 @@ use axum::routing::{get, post};
 use axum::{Json, Router, middleware};
 use futures::stream::{self, StreamExt};
 use kube::Client;
-use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
@@ -247,13 +246,8 @@ async fn of_node(State(ui): State<Arc<Ui>>, Path(name): Path<String>) -> Respons
     }
 }
 
-#[derive(Deserialize)]
-struct Label {
-    key: Option<String>,
-}
-
-async fn labels(State(ui): State<Arc<Ui>>, Query(Label { key }): Query<Label>) -> Response {
-    reply(asked(&ui, move |model| node::labels(model, key.as_deref())).await)
+async fn labels(State(ui): State<Arc<Ui>>, Query(asks): Query<BTreeMap<String, String>>) -> Response {
+    reply(asked(&ui, move |model| node::labels(model, asks.get("key").map(String::as_str))).await)
 }
 
 /// What the scheduler says of an object.

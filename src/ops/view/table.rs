@@ -212,15 +212,10 @@ pub fn fitted(
     }
     for (column, at) in table.column_iter_mut().zip(&*kept) {
         column.set_padding((0, GAP as u16)).set_cell_alignment(CellAlignment::Left);
-        let width = (widths[*at] + GAP) as u16;
-        if !narrow {
-            column.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(width)));
-        } else if !is_text(*at) {
-            column.set_constraint(ColumnConstraint::Absolute(Width::Fixed(width)));
-        } else {
-            let least = widths[*at].min(least_text[*at]) + GAP;
-            column.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(least as u16)));
-        }
+        let is_fixed = narrow && !is_text(*at);
+        let constraint = if is_fixed { ColumnConstraint::Absolute } else { ColumnConstraint::LowerBoundary };
+        let width = if narrow { least(*at) } else { widths[*at] };
+        column.set_constraint(constraint(Width::Fixed((width + GAP) as u16)));
     }
     let lines: Vec<String> = table.lines().map(|line| line.trim_end().to_owned()).collect();
     (lines.join("\n") + "\n", left_out)
