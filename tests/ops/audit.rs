@@ -9,10 +9,12 @@ use serde_json::{Value, json};
 
 use crate::harness::TestServer;
 
-/// Exit code and all output of `baton audit`.
-async fn audit(server: &TestServer, more: &[&str]) -> (Option<i32>, String) {
+/// All output of `baton audit`, which ends with this code.
+async fn audit(server: &TestServer, more: &[&str], expected: i32) -> String {
     let (code, out, err) = server.baton(&[&["audit"], more].concat()).await;
-    (code, out + &err)
+    let said = out + &err;
+    assert_eq!(code, Some(expected), "{said}");
+    said
 }
 
 fn pod(name: &str) -> Pod {
@@ -33,8 +35,7 @@ fn pod(name: &str) -> Pod {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sound_cluster_passes_and_a_device_of_two_pods_is_named_with_exit_code_one() {
     let server = TestServer::with_tls().await;
-    let (code, said) = audit(&server, &[]).await;
-    assert_eq!(code, Some(2), "nothing was judged: {said}");
+    let said = audit(&server, &[], 2).await;
     assert!(said.contains("baton: no verdict: "), "{said}");
     assert!(said.contains("baton crds | kubectl apply --server-side -f -"), "{said}");
 
@@ -48,8 +49,7 @@ async fn a_sound_cluster_passes_and_a_device_of_two_pods_is_named_with_exit_code
     let containers = json!([{"name": "main", "image": "i"}]);
     let idle = json!({"metadata": {"name": "no-devices"}, "spec": {"containers": containers}});
     pods.create(&PostParams::default(), &serde_json::from_value(idle).unwrap()).await.unwrap();
-    let (code, said) = audit(&server, &[]).await;
-    assert_eq!(code, Some(0), "{said}");
+    let said = audit(&server, &[], 0).await;
     // tests/hostile is about the policies that this server lacks.
     let lines: Vec<&str> = said.lines().collect();
     assert!(
@@ -62,11 +62,9 @@ async fn a_sound_cluster_passes_and_a_device_of_two_pods_is_named_with_exit_code
     assert_eq!(lines[2..], [verdict]);
 
     pods.create(&PostParams::default(), &pod("two")).await.unwrap();
-    let (code, said) = audit(&server, &[]).await;
-    assert_eq!(code, Some(1), "{said}");
+    let said = audit(&server, &[], 1).await;
     assert!(said.contains("device GPU-0 of node node-a: pods hold 200 of 100 compute"), "{said}");
-    let (code, said) = audit(&server, &["-o", "json"]).await;
-    assert_eq!(code, Some(1), "{said}");
+    let said = audit(&server, &["-o", "json"], 1).await;
     let printed: Value = serde_json::from_str(&said).unwrap();
     assert_eq!((&printed["apiVersion"], &printed["kind"]), (&"baton.io/v1alpha1".into(), &"AuditReport".into()));
     assert_eq!((&printed["pods"], &printed["podsWithDevices"]), (&json!(3), &json!(2)));
@@ -92,8 +90,7 @@ async fn a_node_whose_gpus_another_driver_offers_is_named() {
     }
     let device = json!({"apiVersion": "scheduling.koordinator.sh/v1alpha1", "kind": "Device", "metadata": {"name": "node-a"}, "spec": {"devices": []}});
     server.create_object::<Device>(device).await;
-    let (code, said) = audit(&server, &[]).await;
-    assert_eq!(code, Some(1), "{said}");
+    let said = audit(&server, &[], 1).await;
     assert!(said.contains("node node-a: gpu.nvidia.com offers its GPUs by ResourceSlices"), "{said}");
     assert!(!said.contains("node-b"), "that driver's own node: {said}");
 }

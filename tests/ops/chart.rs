@@ -55,6 +55,19 @@ fn but_the_namespace(text: &str, namespace: &str) -> Objects {
     objects
 }
 
+fn kustomize(kubectl: &Path, folder: &Path) -> Objects {
+    let output = Command::new(kubectl).arg("kustomize").arg(folder).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    but_the_namespace(&text(&output.stdout), "baton-system")
+}
+
+/// What the chart gives with these values.
+fn with_values(helm: &Helm, namespace: &str, values: &Value) -> Objects {
+    let file = tempfile::NamedTempFile::with_suffix(".json").unwrap();
+    std::fs::write(&file, values.to_string()).unwrap();
+    objects(&helm.template(namespace, &["-f", file.path().to_str().unwrap()]))
+}
+
 fn assert_same(chart: &Objects, manifests: &Objects, what: &str) {
     let names = |objects: &Objects| objects.keys().cloned().collect::<Vec<_>>();
     assert_eq!(names(chart), names(manifests), "{what}");
@@ -187,10 +200,7 @@ fn what_platform_teams_add_to_pods_and_images_reaches_them() {
             "topologySpreadConstraints": [{"maxSkew": 1}], "podAnnotations": {"a": "b"}},
         "controller": {"extraEnv": [{"name": "HTTPS_PROXY", "value": "p"}], "serviceAccountAnnotations": {"role": "r"}},
     });
-    let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("values.json");
-    std::fs::write(&file, values.to_string()).unwrap();
-    let found = objects(&helm.template("ml", &["-f", file.to_str().unwrap()]));
+    let found = with_values(&helm, "ml", &values);
     let get = |kind: &str, name: &str| {
         &found[&[kind, if name == "baton-ml" { "mon" } else { "ml" }, name].map(str::to_owned)]
     };
@@ -276,13 +286,11 @@ fn each_component_of_the_kustomization_is_a_value_of_the_chart() {
     for (component, value) in values {
         let overlay = json!({"resources": ["base"], "components": [format!("base/components/{component}")]});
         std::fs::write(dir.path().join("kustomization.yaml"), overlay.to_string()).unwrap();
-        let output = Command::new(&kubectl).arg("kustomize").arg(dir.path()).output().unwrap();
-        assert!(output.status.success(), "{component}: {}", text(&output.stderr));
         let toleration =
             |daemon| format!("{daemon}.tolerations[0].key=nvidia.com/gpu,{daemon}.tolerations[0].operator=Exists");
         let value = value.replace("TOLERATION", &["scheduler", "controller"].map(toleration).join(","));
         let mut given = objects(&helm.template("baton-system", &["--set", &value]));
-        let mut overlaid = but_the_namespace(&text(&output.stdout), "baton-system");
+        let mut overlaid = kustomize(&kubectl, dir.path());
         let names = |objects: &Objects| objects.keys().cloned().collect::<Vec<_>>();
         assert_eq!(names(&given), names(&overlaid), "{component}");
         without_schemas(&mut given, &mut overlaid);
@@ -340,12 +348,8 @@ fn what_daemons_are_given_is_what_an_overlay_does() {
         ],
     });
     std::fs::write(dir.path().join("kustomization.yaml"), overlay.to_string()).unwrap();
-    let output = Command::new(kubectl).arg("kustomize").arg(dir.path()).output().unwrap();
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    let file = dir.path().join("values.json");
-    std::fs::write(&file, values.to_string()).unwrap();
-    let mut rendered = objects(&helm.template("baton-system", &["-f", file.to_str().unwrap()]));
-    let mut overlaid = but_the_namespace(&text(&output.stdout), "baton-system");
+    let mut rendered = with_values(&helm, "baton-system", &values);
+    let mut overlaid = kustomize(&kubectl, dir.path());
     without_schemas(&mut rendered, &mut overlaid);
     assert_same(&rendered, &overlaid, "overlay");
 }

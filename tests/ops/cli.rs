@@ -153,23 +153,9 @@ fn a_missing_nvml_library_lists_every_path_tried() {
     let state = format!("--state-dir={}", state.display());
     let (driver, sysfs) = (format!("--driver-root={root}"), format!("--sysfs-root={root}"));
     let library = "--nvml-library=/nonexistent/libnvidia-ml.so.1";
-    let said = fails(
-        1,
-        &[
-            "device-plugin",
-            "--node-name=a",
-            "--kubeconfig",
-            &config,
-            &state,
-            &driver,
-            &sysfs,
-            library,
-            "--listen=none",
-            "--probe-listen=none",
-            "--metrics-listen=none",
-        ],
-        &[],
-    );
+    let silent = ["--listen=none", "--probe-listen=none", "--metrics-listen=none"];
+    let own = ["device-plugin", "--node-name=a", "--kubeconfig", &config, &state, &driver, &sysfs, library];
+    let said = fails(1, &[&own[..], &silent].concat(), &[]);
     says(&said, &["/nonexistent/libnvidia-ml.so.1", "--fail-on-init-error=false", "--nvml-library"]);
 }
 
@@ -232,16 +218,15 @@ fn every_command_is_told_by_its_own_words() {
 
 #[test]
 fn a_reader_that_has_gone_is_no_error_and_a_full_disk_is_one() {
+    let ended = |command: &mut Command| command.stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap();
     for args in [&["crds"][..], &["crds", "-o", "json"], &["manifests"], &["scheduler", "--print-config"]] {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
-        let output = command(args, &[]).stdout(writer).stderr(Stdio::piped()).spawn().unwrap().wait_with_output();
-        let output = output.unwrap();
+        let output = ended(command(args, &[]).stdout(writer));
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!((output.status.code(), &*said), (Some(0), ""), "{args:?}");
         let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
-        let output = command(args, &[]).stdout(full).stderr(Stdio::piped()).spawn().unwrap().wait_with_output();
-        let output = output.unwrap();
+        let output = ended(command(args, &[]).stdout(full));
         assert_eq!(output.status.code(), Some(1), "{args:?}");
         says(&String::from_utf8_lossy(&output.stderr), &["cannot write to standard output", "No space left"]);
     }

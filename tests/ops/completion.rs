@@ -5,7 +5,7 @@ use std::process::Command;
 
 use baton::contract::inventory::Device;
 use baton::ops::manifests::Values;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::Node;
 use serde_json::json;
 
 use crate::harness::TestServer;
@@ -36,8 +36,7 @@ async fn bash_is_offered_commands_flags_and_names_of_the_cluster() {
     let device = json!({"metadata": {"name": "node-1"}, "spec": {"devices": [gpu(0), gpu(1)]}});
     server.create_object::<Device>(device).await;
     let pod = json!({"metadata": {"name": "train-0"}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
-    let pod: Pod = serde_json::from_value(pod).unwrap();
-    kube::Api::<Pod>::namespaced(server.client.clone(), "default").create(&Default::default(), &pod).await.unwrap();
+    server.pods_in("default").create(&Default::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
 
     assert_eq!(offered(&server, "baton cord").await, ["cordon"]);
     assert_eq!(offered(&server, "baton completion f").await, ["fish"]);

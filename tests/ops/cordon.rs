@@ -55,6 +55,14 @@ impl Operated {
         self.by(&self.ada, &args.split(' ').collect::<Vec<_>>()).await
     }
 
+    /// All output of such a command, which ends with this code and says all this.
+    async fn says(&self, args: &str, code: i32, parts: &[&str]) -> String {
+        let (got, said) = self.baton(args).await;
+        assert_eq!(got, Some(code), "{args}: {said}");
+        says(&said, parts);
+        said
+    }
+
     async fn by(&self, who: &Path, args: &[&str]) -> (Option<i32>, String) {
         let who = who.display().to_string();
         let (code, out, err) = self.server.baton(&[args, &["--kubeconfig", &who]].concat()).await;
@@ -124,30 +132,22 @@ async fn a_gpu_is_cordoned_drained_and_returned_with_the_rights_of_an_operator()
     assert_eq!(nodes["items"][0]["gpu"]["cordoned"], 1);
 
     // First the list, then the word.
-    let (code, said) = cluster.baton("drain node-1/gpu-3").await;
-    assert_eq!(code, Some(0), "{said}");
-    says(&said, &["default/train", "not created again", "--yes --force"]);
+    cluster.says("drain node-1/gpu-3", 0, &["default/train", "not created again", "--yes --force"]).await;
     let pods = cluster.server.pods_in("default");
     assert!(pods.get_opt("train").await.unwrap().is_some(), "nothing is evicted yet");
     // What nothing makes again takes one word more.
-    let (code, said) = cluster.baton("drain node-1/gpu-3 --yes").await;
-    assert_eq!(code, Some(1), "{said}");
-    says(&said, &["no controller creates default/train again, so nothing is evicted", "--yes --force"]);
+    let parts = ["no controller creates default/train again, so nothing is evicted", "--yes --force"];
+    cluster.says("drain node-1/gpu-3 --yes", 1, &parts).await;
     assert!(pods.get_opt("train").await.unwrap().is_some(), "nothing is evicted");
-    let (code, said) = cluster.baton("drain node-1/gpu-3 --yes --force").await;
-    assert_eq!(code, Some(0), "{said}");
-    says(&said, &["default/train", "is free", ": fan fails", "`baton uncordon node-1/gpu-3` returns it"]);
+    let parts = ["default/train", "is free", ": fan fails", "`baton uncordon node-1/gpu-3` returns it"];
+    cluster.says("drain node-1/gpu-3 --yes --force", 0, &parts).await;
     assert!(pods.get_opt("train").await.unwrap().is_none());
 
-    let (code, said) = cluster.baton("uncordon node-1/gpu-3 -o json").await;
-    assert_eq!(code, Some(0), "{said}");
+    let said = cluster.says("uncordon node-1/gpu-3 -o json", 0, &[]).await;
     assert_eq!(serde_json::from_str::<Value>(&said).unwrap()["id"], "GPU-node-1-3");
     assert_eq!(cluster.cordons().await, Value::Null);
-    let (code, said) = cluster.baton("uncordon node-1/GPU-node-1-3").await;
-    assert_eq!(code, Some(0), "{said}");
-    says(&said, &["was not cordoned"]);
-    let events = cluster.server.client.clone();
-    let events: Api<k8s_openapi::api::events::v1::Event> = Api::all(events);
+    cluster.says("uncordon node-1/GPU-node-1-3", 0, &["was not cordoned"]).await;
+    let events: Api<k8s_openapi::api::events::v1::Event> = Api::all(cluster.server.client.clone());
     let events = events.list(&ListParams::default()).await.unwrap().items;
     let reasons: Vec<_> = events.iter().filter_map(|event| event.reason.as_deref()).collect();
     assert!(reasons.contains(&"DeviceCordoned") && reasons.contains(&"DeviceUncordoned"), "{reasons:?}");
@@ -162,8 +162,7 @@ async fn people_who_cordon_at_the_same_time_do_not_undo_each_other() {
     let cordons = cluster.cordons().await;
     assert_eq!(cordons.as_object().unwrap().len(), 6, "{cordons}");
     // Of one GPU the last word counts, and says whose it replaces.
-    let (_, said) = cluster.baton("cordon node-1/gpu-2 --reason mine").await;
-    says(&said, &["It was cordoned by ada: r2; that is replaced."]);
+    cluster.says("cordon node-1/gpu-2 --reason mine", 0, &["It was cordoned by ada: r2; that is replaced."]).await;
     let back = async |gpu: usize| cluster.baton(&format!("uncordon node-1/gpu-{gpu}")).await;
     let all = futures::future::join_all((0..6).map(back)).await;
     assert!(all.iter().all(|(code, _)| *code == Some(0)), "{all:?}");
@@ -177,21 +176,16 @@ async fn a_pod_disruption_budget_puts_an_eviction_off() {
     let budgets: Api<PodDisruptionBudget> = Api::namespaced(cluster.server.client.clone(), "default");
     let budget = json!({"metadata": {"name": "keep"}, "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "train"}}}});
     budgets.create(&PostParams::default(), &serde_json::from_value(budget).unwrap()).await.unwrap();
-    let (code, said) = cluster.baton("drain node-1/gpu-0 --yes --force --timeout 2s").await;
-    assert_eq!(code, Some(1), "{said}");
-    says(
-        &said,
-        &[
-            "pod default/train is not evicted yet",
-            "disruption budget",
-            "still held by default/train after 2s",
-            "stays cordoned",
-        ],
-    );
+    let parts = [
+        "pod default/train is not evicted yet",
+        "disruption budget",
+        "still held by default/train after 2s",
+        "stays cordoned",
+    ];
+    cluster.says("drain node-1/gpu-0 --yes --force --timeout 2s", 1, &parts).await;
     assert!(cluster.cordons().await["GPU-node-1-0"].is_object());
     budgets.delete("keep", &DeleteParams::default()).await.unwrap();
-    let (code, said) = cluster.baton("drain node-1/gpu-0 --yes --force").await;
-    assert_eq!(code, Some(0), "{said}");
+    cluster.says("drain node-1/gpu-0 --yes --force", 0, &[]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -220,21 +214,16 @@ async fn what_cannot_be_cordoned_is_named_with_what_there_is() {
         assert_eq!(got, Some(code), "{args:?}: {said}");
         says(&said, parts);
     }
-    let (code, said) = cluster.baton("cordon node-1/gpu-0").await;
-    assert_eq!(code, Some(2), "{said}");
-    says(&said, &["--reason"]);
+    cluster.says("cordon node-1/gpu-0", 2, &["--reason"]).await;
     let (code, said) = cluster.by(&cluster.ada, &["cordon", "node-1/gpu-0", "--reason", "a\nb"]).await;
     assert_eq!(code, Some(2), "{said}");
     // Written by hand, and wrongly: it may mean any device, and is not overwritten.
     let broken = Patch::Merge(json!({"metadata": {"annotations": {key::CORDONED: "GPU-node-1-0"}}}));
     let devices: Api<Device> = Api::all(cluster.server.client.clone());
     devices.patch("node-1", &PatchParams::default(), &broken).await.unwrap();
-    let (code, said) = cluster.baton("cordon node-1/gpu-0 --reason x").await;
-    assert_eq!(code, Some(1), "{said}");
-    says(&said, &[key::CORDONED, "cannot be read", "kubectl annotate device node-1"]);
-    let (code, said) = cluster.baton("audit").await;
-    assert_eq!(code, Some(1), "{said}");
-    says(&said, &["Device object node-1", key::CORDONED]);
+    let parts = [key::CORDONED, "cannot be read", "kubectl annotate device node-1"];
+    cluster.says("cordon node-1/gpu-0 --reason x", 1, &parts).await;
+    cluster.says("audit", 1, &["Device object node-1", key::CORDONED]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -250,7 +239,5 @@ async fn a_user_without_the_rights_is_told_which_are_missing() {
     let (_, said) = cluster.by(&cluster.eve, &["get", "queue"]).await;
     says(&said, &["`kubectl -n baton-system create rolebinding NAME --role=baton-operator --user=USER`"]);
     // Baton's own view role lets people look and not touch.
-    let (code, said) = cluster.by(&cluster.ada, &["get", "queue"]).await;
-    assert_eq!(code, Some(1), "{said}");
-    says(&said, &["no scheduler leads in namespace baton-system", "--admin-url"]);
+    cluster.says("get queue", 1, &["no scheduler leads in namespace baton-system", "--admin-url"]).await;
 }

@@ -301,11 +301,8 @@ async fn a_spec_file_that_cannot_be_because_no_gpu_has_a_node_is_not_called_need
         "fail",
         &["koordinator.sh-gpu.json is not there: no device node of", uuid, "see the line device-nodes"],
     );
-    assert!(
-        said.lines("cdi-spec").iter().all(|(_, text)| !text.contains("not needed")),
-        "{:?}",
-        said.lines("cdi-spec")
-    );
+    let lines = said.lines("cdi-spec");
+    assert!(lines.iter().all(|(_, text)| !text.contains("not needed")), "{lines:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -338,12 +335,9 @@ async fn a_lost_gpu_and_a_link_that_is_down_are_reported() {
     let nics = said.lines("rdma").iter().filter(|(level, _)| level == "ok").count();
     node.machine.set_port(0, false).unwrap();
     let said = node.doctor(&[]).await;
-    assert_eq!(said.lines("rdma").iter().filter(|(level, _)| level == "ok").count(), nics - 1, "one link is down");
-    assert!(
-        said.lines("rdma").iter().any(|(level, text)| level != "ok" && text.contains("Down")),
-        "{:?}",
-        said.lines("rdma")
-    );
+    let lines = said.lines("rdma");
+    assert_eq!(lines.iter().filter(|(level, _)| level == "ok").count(), nics - 1, "one link is down");
+    assert!(lines.iter().any(|(level, text)| level != "ok" && text.contains("Down")), "{lines:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -580,11 +574,8 @@ async fn daemon_and_doctor_agree_about_every_device_of_random_machines() {
                 let fatal =
                     wrongs.iter().any(|wrong| matches!(wrong, Wrong::Lost(_) | Wrong::Reset(_)) || named_fatal(wrong));
                 for function in named.filter(|_| !fatal) {
-                    assert!(
-                        said.lines("gpu").iter().any(|(_, text)| text.contains(function)),
-                        "{function}: {:#?}",
-                        said.lines("gpu")
-                    );
+                    let lines = said.lines("gpu");
+                    assert!(lines.iter().any(|(_, text)| text.contains(function)), "{function}: {lines:#?}");
                 }
                 break;
             }

@@ -35,6 +35,10 @@ fn on_terminal(mut command: Command, columns: u16) -> (String, String) {
     (reader.join().unwrap().replace("\r\n", "\n"), said)
 }
 
+async fn printed(command: Command, columns: u16) -> (String, String) {
+    tokio::task::spawn_blocking(move || on_terminal(command, columns)).await.unwrap()
+}
+
 async fn cluster() -> TestServer {
     let server = TestServer::start().await;
     server.install(&Values::default()).await;
@@ -58,16 +62,14 @@ fn baton(server: &TestServer, args: &[&str]) -> Command {
 async fn tables_fit_a_terminal_of_sixty_columns_and_name_what_they_leave_out() {
     let server = cluster().await;
     for resource in ["nodes", "devices", "locks", "pods"] {
-        let command = baton(&server, &["get", resource]);
-        let (shown, said) = tokio::task::spawn_blocking(move || on_terminal(command, 60)).await.unwrap();
+        let (shown, said) = printed(baton(&server, &["get", resource]), 60).await;
         let plain = strip(&shown);
         let longest = plain.lines().map(|line| line.chars().count()).max().unwrap();
         assert!(longest <= 60, "{resource}: {longest} columns\n{plain}");
         if resource == "nodes" {
             assert_eq!(said, "", "what is left out says nothing");
             assert!(plain.contains("GPUS FREE") && plain.contains("DAEMON"), "what matters stays:\n{plain}");
-            let command = baton(&server, &["get", resource]);
-            let (_, said) = tokio::task::spawn_blocking(move || on_terminal(command, 36)).await.unwrap();
+            let (_, said) = printed(baton(&server, &["get", resource]), 36).await;
             assert!(said.contains("not shown on 36 columns:") && said.contains("-o wide shows all"), "{said}");
         }
     }
@@ -77,12 +79,11 @@ async fn tables_fit_a_terminal_of_sixty_columns_and_name_what_they_leave_out() {
 async fn states_have_colours_on_a_terminal_only_and_not_where_they_are_not_wanted() {
     let server = cluster().await;
     let coloured = |text: &str| text.contains('\u{1b}');
-    let command = baton(&server, &["get", "devices"]);
-    let (shown, _) = tokio::task::spawn_blocking(move || on_terminal(command, 200)).await.unwrap();
+    let (shown, _) = printed(baton(&server, &["get", "devices"]), 200).await;
     assert!(coloured(&shown) && strip(&shown).contains("unhealthy"), "{shown:?}");
     let mut command = baton(&server, &["get", "devices"]);
     command.env("NO_COLOR", "1");
-    let (shown, _) = tokio::task::spawn_blocking(move || on_terminal(command, 200)).await.unwrap();
+    let (shown, _) = printed(command, 200).await;
     assert!(!coloured(&shown), "{shown:?}");
     let (_, piped, _) = server.baton(&["get", "devices"]).await;
     assert!(!coloured(&piped) && piped.starts_with("NODE "), "{piped:?}");
