@@ -26,6 +26,13 @@ impl Bench {
         Self::of(NodeSpec::new("node-1").shaped(shape))
     }
 
+    /// Whose GPUs the reader has seen once.
+    pub fn scanned(shape: Shape) -> Self {
+        let bench = Self::new(shape);
+        bench.scan();
+        bench
+    }
+
     pub fn of(spec: NodeSpec) -> Self {
         let directory = crate::directory::directory();
         println!("seed {}", spec.seed);

@@ -11,8 +11,7 @@ fn is_xid(kind: &EventKind) -> bool {
 
 #[test]
 fn an_xid_names_its_gpu() {
-    let bench = Bench::new(Shape::Hgx);
-    bench.scan();
+    let bench = Bench::scanned(Shape::Hgx);
     assert_eq!(bench.provider.listening().len(), 8);
     bench.node.xid(5, 79).unwrap();
     let event = bench.event(|event| is_xid(&event.kind));
@@ -44,8 +43,7 @@ fn an_ecc_error_of_a_mig_instance_concerns_that_instance_alone() {
 
 #[test]
 fn a_burst_of_events_names_every_gpu_and_never_an_older_xid() {
-    let bench = Bench::new(Shape::Hgx);
-    bench.scan();
+    let bench = Bench::scanned(Shape::Hgx);
     for xid in 100..140 {
         bench.node.xid(xid as usize % 8, xid).unwrap();
     }
@@ -90,8 +88,7 @@ fn events_of_the_others_arrive_while_one_gpu_is_lost() {
 
 #[test]
 fn an_idle_listener_calls_nvml_only_to_wait() {
-    let bench = Bench::new(Shape::Hgx);
-    bench.scan();
+    let bench = Bench::scanned(Shape::Hgx);
     let before = bench.node.nvml_calls().unwrap();
     bench.node.xid(0, 13).unwrap();
     bench.event(|event| is_xid(&event.kind));
@@ -171,8 +168,7 @@ fn an_xid_of_a_healthy_gpu_does_not_wait_for_a_lost_one() {
 
 #[test]
 fn an_xid_reaches_the_sink_within_ten_milliseconds() {
-    let bench = Bench::new(Shape::Hgx);
-    bench.scan();
+    let bench = Bench::scanned(Shape::Hgx);
     while bench.events.try_recv().is_ok() {}
     let mut times: Vec<std::time::Duration> = (0..50)
         .map(|n| {

@@ -41,8 +41,7 @@ fn a_gpu_lost_after_the_first_scan_keeps_its_name_and_its_place_in_the_inventory
 
 #[test]
 fn a_lost_gpu_that_comes_back_is_seen_and_heard_without_a_restart() {
-    let bench = Bench::new(Shape::Hgx);
-    bench.scan();
+    let bench = Bench::scanned(Shape::Hgx);
     bench.node.lose(2).unwrap();
     assert_eq!(bench.scan().faults.len(), 1);
     assert_eq!(bench.probe(2).outcome, Err(Fault::Lost));
@@ -56,8 +55,7 @@ fn a_lost_gpu_that_comes_back_is_seen_and_heard_without_a_restart() {
 
 #[test]
 fn a_gpu_that_needs_a_reset_says_so() {
-    let bench = Bench::new(Shape::Hgx);
-    bench.scan();
+    let bench = Bench::scanned(Shape::Hgx);
     bench.node.fault(1, NvmlReturn::ResetRequired).unwrap();
     assert_eq!(bench.probe(1).outcome, Err(Fault::ResetRequired));
     assert_eq!(bench.scan().gpus.len(), 7);
@@ -101,15 +99,13 @@ fn a_gpu_that_its_fabric_does_not_have_is_found_and_says_what_lacks() {
 
 #[test]
 fn a_gpu_that_nvml_does_not_know_is_gone() {
-    let bench = Bench::new(Shape::Single);
-    bench.scan();
+    let bench = Bench::scanned(Shape::Single);
     assert_eq!(bench.provider.probe("GPU-00000000-0000-0000-0000-000000000000").unwrap().outcome, Err(Fault::Gone));
 }
 
 #[test]
 fn a_call_that_hangs_marks_its_gpu_and_the_others_are_read() {
-    let bench = Bench::new(Shape::Hgx);
-    bench.scan();
+    let bench = Bench::scanned(Shape::Hgx);
     bench.node.wedge(6).unwrap();
     let scan = bench.scan();
     assert_eq!(scan.gpus.len(), 7);
@@ -120,8 +116,7 @@ fn a_call_that_hangs_marks_its_gpu_and_the_others_are_read() {
 
 #[test]
 fn a_gpu_that_hangs_is_not_asked_again_until_the_call_returns() {
-    let bench = Bench::new(Shape::Hgx);
-    bench.scan();
+    let bench = Bench::scanned(Shape::Hgx);
     bench.node.wedge(6).unwrap();
     for _ in 0..5 {
         assert_eq!(bench.probe(6).outcome, Err(timeout()));
@@ -137,8 +132,7 @@ fn a_gpu_that_hangs_is_not_asked_again_until_the_call_returns() {
 
 #[test]
 fn after_three_calls_that_hang_none_is_begun_until_one_returns() {
-    let bench = Bench::new(Shape::Hgx);
-    bench.scan();
+    let bench = Bench::scanned(Shape::Hgx);
     for gpu in 0..3 {
         bench.node.wedge(gpu).unwrap();
     }
@@ -184,8 +178,7 @@ fn an_nvml_that_hangs_as_a_whole_is_not_asked_again_until_it_answers() {
 
 #[test]
 fn nvml_that_fails_as_a_whole_is_started_again_when_it_can() {
-    let bench = Bench::new(Shape::Pairs);
-    bench.scan();
+    let bench = Bench::scanned(Shape::Pairs);
     bench.node.fail_calls(NvmlReturn::Uninitialized).unwrap();
     assert!(matches!(bench.try_scan().unwrap_err(), NvmlError::Failed { .. }));
     bench.node.fail_calls(NvmlReturn::Success).unwrap();

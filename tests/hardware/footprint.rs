@@ -24,8 +24,7 @@ fn eight_gpus_cost_two_threads_and_little_memory() {
 #[test]
 #[ignore = "run by its neighbour, alone in a process"]
 fn measure() {
-    let bench = Bench::new(Shape::Hgx);
-    bench.scan();
+    let bench = Bench::scanned(Shape::Hgx);
     until("both threads run", || nvml_threads() == 2);
     let before = resident_kib();
     for _ in 0..20 {

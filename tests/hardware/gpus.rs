@@ -129,8 +129,7 @@ fn memory_is_read_from_a_driver_that_has_only_the_first_version_of_the_call() {
 
 #[test]
 fn every_exported_function_is_counted_by_name() {
-    let bench = Bench::new(Shape::Hgx);
-    bench.scan();
+    let bench = Bench::scanned(Shape::Hgx);
     let calls = bench.node.nvml_calls().unwrap();
     println!("{calls:#?}");
     assert_eq!(calls["nvmlInit_v2"], 1);

@@ -61,8 +61,7 @@ fn compute_instances_of_one_gpu_instance_have_their_own_profile() {
 
 #[test]
 fn a_new_partition_is_seen_live_with_new_uuids() {
-    let bench = Bench::new(Shape::Hgx);
-    bench.scan();
+    let bench = Bench::scanned(Shape::Hgx);
     let first = bench.node.mig(0, &["1g.10gb"; 7]).unwrap();
     assert_eq!(bench.scan().gpus[0].mig.instances.len(), 7);
     let second = bench.node.mig(0, &["7g.80gb"]).unwrap();

@@ -352,8 +352,7 @@ fn a_gang_whose_members_have_ended_was_satisfied_for_those_that_are_older() {
     let ended: Vec<&str> = names.into_iter().filter(|name| *name != waits).collect();
     gangs.cluster.finish(ended[0]);
     gangs.delete(ended[1]);
-    gangs.cluster.restart();
-    gangs.wait(2);
+    gangs.restart(2);
     assert!(placed(&gangs, waits));
 }
 

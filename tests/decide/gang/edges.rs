@@ -119,8 +119,7 @@ fn a_final_failure_evicts_the_others_and_not_the_pod_itself() {
 
 #[test]
 fn a_commit_that_lost_a_member_is_completed_by_the_others_after_a_restart() {
-    let mut gangs = TestGangs::new(3);
-    gangs.members("g", 4, &gang("g", "3", &[("match-policy", "only-waiting")]));
+    let mut gangs = TestGangs::new(3).asked("g", 4, "3", &[("match-policy", "only-waiting")]);
     assert_eq!(gangs.after(2).count("g"), 3);
     let gone = gangs.bound().first().cloned().unwrap();
     gangs.delete(&gone);
@@ -162,8 +161,7 @@ fn each_member_has_one_event_of_each_state_of_its_gang() {
 
 #[test]
 fn a_running_gang_that_only_counts_who_waits_is_not_shown_as_failed() {
-    let mut gangs = TestGangs::new(8);
-    gangs.members("g", 3, &gang("g", "3", &[("match-policy", "only-waiting")]));
+    let mut gangs = TestGangs::new(8).asked("g", 3, "3", &[("match-policy", "only-waiting")]);
     assert_eq!(gangs.after(2).count("g"), 3);
     let moment = gangs.cluster.moment();
     let shown = gangs.cluster.scheduler.snapshot().gang_views(moment);
@@ -174,8 +172,7 @@ fn a_running_gang_that_only_counts_who_waits_is_not_shown_as_failed() {
 
 #[test]
 fn members_that_have_ended_or_are_marked_are_not_shown_as_not_created() {
-    let mut gangs = TestGangs::new(8);
-    gangs.members("g", 4, &gang("g", "4", &[]));
+    let mut gangs = TestGangs::new(8).asked("g", 4, "4", &[]);
     gangs.member("h-0", &gang("h", "3", &[("timeout", "true")]));
     gangs.wait(2);
     let now = gangs.cluster.now;
@@ -273,8 +270,7 @@ fn a_group_that_two_others_try_in_one_call_commits_once() {
 
 #[test]
 fn a_member_that_runs_without_its_devices_has_not_started() {
-    let mut gangs = TestGangs::new(4);
-    gangs.members("g", 1, &gang("g", "1", &[]));
+    let mut gangs = TestGangs::new(4).asked("g", 1, "1", &[]);
     gangs.cluster.settle();
     let mut started = |unserved| {
         gangs.change("g-0", |facts| (facts.handoff.phase, facts.spec.unserved) = (Phase::Running, unserved));

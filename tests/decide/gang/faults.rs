@@ -66,8 +66,7 @@ fn a_minimum_that_is_lowered_to_zero_lets_every_member_go_alone() {
 
 #[test]
 fn the_oldest_member_that_drops_the_minimum_frees_all_others() {
-    let mut gangs = TestGangs::new(3);
-    gangs.members("g", 5, &gang("g", "5", &[]));
+    let mut gangs = TestGangs::new(3).asked("g", 5, "5", &[]);
     gangs.wait(2);
     let oldest = gangs.cluster.world().gangs().gangs().next().unwrap().members().next().unwrap();
     let oldest = oldest.identity.key.name.to_string();
@@ -221,8 +220,7 @@ fn where_policies_differ_the_gang_whose_rule_is_over_is_not_held_by_the_other() 
 #[test]
 fn members_that_no_rule_needs_say_why_they_wait_and_go_when_there_is_room() {
     for policy in ["waiting-and-running", "waiting-running-succeed", "once-satisfied"] {
-        let mut gangs = TestGangs::new(4);
-        gangs.members("g", 6, &gang("g", "3", &[("match-policy", policy)]));
+        let mut gangs = TestGangs::new(4).asked("g", 6, "3", &[("match-policy", policy)]);
         assert_eq!(gangs.after(2).count("g"), 4, "{policy}");
         let left: Vec<String> =
             (0..6).map(|n| format!("g-{n}")).filter(|name| gangs.state(name) == MemberState::Pending).collect();
@@ -554,8 +552,7 @@ fn every_quorum_of_a_gang_whose_rule_stays_is_reported() {
 
 #[test]
 fn with_evict_gang_a_deletion_that_is_lost_is_asked_for_again() {
-    let policy = GangPolicy { on_bind_failure: OnBindFailure::EvictGang, ..GangPolicy::default() };
-    let mut gangs = TestGangs::with(Config { gangs: policy, ..Config::default() });
+    let mut gangs = TestGangs::by(GangPolicy { on_bind_failure: OnBindFailure::EvictGang, ..GangPolicy::default() });
     gangs.accumulating = true;
     gangs.plain_node("n", 4, "x");
     gangs.cluster.lost_evictions = 2;

@@ -26,16 +26,14 @@ fn listed(gangs: &[&str]) -> Arc<BTreeSet<GangId>> {
 fn always(gangs: &mut TestGangs, check: impl Fn(&TestGangs, &str)) {
     gangs.wait(2);
     check(gangs, "at once");
-    gangs.cluster.restart();
-    gangs.wait(2);
+    gangs.restart(2);
     check(gangs, "after a restart");
 }
 
 #[test]
 fn a_gang_that_lists_another_one_does_not_complete_that_ones_broken_commit() {
     for list in [r#"["ml/b"]"#, r#"["ml/b","ml/missing"]"#] {
-        let mut gangs = TestGangs::new(8);
-        gangs.members("a", 2, &gang("a", "2", &[("groups", list)]));
+        let mut gangs = TestGangs::new(8).asked("a", 2, "2", &[("groups", list)]);
         gangs.come("b", 3, &gang("b", "3", &[]));
         assert_eq!((gangs.count("a"), gangs.count("b")), (0, 3), "{list}");
         gangs.cluster.finish("b-0");
@@ -64,8 +62,7 @@ fn a_gang_whose_list_nobody_shares_does_not_owe_what_its_former_group_began() {
     gangs.cluster.step_down();
     let (began, other) = if gangs.count("a") == 1 { ("a", "b") } else { ("b", "a") };
     restate_all(&mut gangs, began, 2, &gang(began, "2", &[policy]));
-    gangs.cluster.restart();
-    gangs.wait(2);
+    gangs.restart(2);
     assert_eq!((gangs.count(other), gangs.reason(&format!("{other}-0"))), (0, "GangGroupMismatch"));
     assert_eq!(gangs.count(began), 2, "alone it has room for both: {}", gangs.condition(&format!("{began}-1")));
 }
@@ -74,8 +71,7 @@ fn a_gang_whose_list_nobody_shares_does_not_owe_what_its_former_group_began() {
 fn a_group_that_is_made_later_does_not_owe_what_one_of_its_gangs_has_lost() {
     for policy in ["once-satisfied", "waiting-and-running"] {
         let policy = ("match-policy", policy);
-        let mut gangs = TestGangs::new(5);
-        gangs.members("a", 3, &gang("a", "2", &[policy]));
+        let mut gangs = TestGangs::new(5).asked("a", 3, "2", &[policy]);
         gangs.members("b", 3, &gang("b", "3", &[("groups", r#"["ml/a"]"#), policy]));
         gangs.wait(1);
         assert_eq!((gangs.count("a"), gangs.count("b")), (3, 0));
@@ -92,8 +88,7 @@ fn a_group_that_is_made_later_does_not_owe_what_one_of_its_gangs_has_lost() {
 
 #[test]
 fn a_group_of_gangs_that_all_have_their_minimum_is_satisfied_whenever_it_was_made() {
-    let mut gangs = TestGangs::new(5);
-    gangs.members("a", 2, &gang("a", "2", &[]));
+    let mut gangs = TestGangs::new(5).asked("a", 2, "2", &[]);
     gangs.come("b", 2, &gang("b", "2", &[]));
     let both = ("groups", r#"["ml/a","ml/b"]"#);
     ["a", "b"].iter().for_each(|name| restate_all(&mut gangs, name, 2, &gang(name, "2", &[both])));

@@ -4,9 +4,9 @@
 use baton::contract::gang::GangId;
 use baton::contract::key;
 use baton::decide::pod::Phase;
+use baton::decide::world::Resources;
 use baton::decide::world::spec::Qos;
 use baton::decide::world::spec::{Taint, TaintEffect, Toleration, TolerationOperator};
-use baton::decide::world::{Resources, WorldEvent};
 
 use crate::harness::gangs::{P, TestGangs, declared, gang};
 use crate::harness::parts::labels_of;
@@ -121,8 +121,7 @@ fn members_that_hold_room_say_that_capacity_keeps_them_waiting() {
 
 #[test]
 fn surplus_of_a_gang_that_was_satisfied_all_the_time_is_no_new_quorum() {
-    let mut gangs = TestGangs::new(3);
-    gangs.members("g", 4, &gang("g", "3", &[("match-policy", "waiting-and-running")]));
+    let mut gangs = TestGangs::new(3).asked("g", 4, "3", &[("match-policy", "waiting-and-running")]);
     gangs.wait(2);
     assert_eq!((gangs.count("g"), gangs.reported("GangSatisfied")), (3, 1));
     gangs.cluster.change_node("n", |facts| facts.allocatable.set("cpu", "4".parse().unwrap()));
@@ -208,8 +207,7 @@ fn members_that_disagree_in_two_dialects_are_told_so() {
 
 #[test]
 fn the_class_of_a_gang_is_that_of_its_lowest_living_member() {
-    let mut gangs = TestGangs::new(2);
-    gangs.members("g", 2, &gang("g", "2", &[]));
+    let mut gangs = TestGangs::new(2).asked("g", 2, "2", &[]);
     (0..2).for_each(|n| gangs.change(&format!("g-{n}"), |facts| facts.spec.qos = Qos::Guaranteed));
     gangs.settle();
     // Of one that has ended, nothing is read any more that it asked for.
@@ -230,8 +228,7 @@ fn the_wait_begins_anew_when_all_that_was_held_is_lost() {
     gangs.plain_node("n", 1, "x");
     gangs.members("g", 2, &gang("g", "2", &[("mode", "NonStrict"), ("waiting-time", "60s")]));
     assert_eq!(gangs.after(50).reserved("ml/g"), 1);
-    gangs.cluster.nodes.remove("n");
-    gangs.cluster.event(WorldEvent::NodeGone("n".into()));
+    gangs.cluster.loses_node("n");
     gangs.wait(2);
     gangs.plain_node("m", 1, "x");
     gangs.wait(40);

@@ -6,7 +6,6 @@ use std::time::Duration;
 use baton::contract::key;
 use baton::decide::pod::Phase;
 use baton::decide::scheduler::{Config, Effect};
-use baton::decide::world::WorldEvent;
 use baton::decide::world::gangs::{DeclaredFields, PodGroupFacts};
 use baton::decide::world::spec::VolumeUse;
 
@@ -45,8 +44,7 @@ fn no_member_is_bound_where_the_node_of_another_went_before_the_first_lock() {
     claims(&mut gangs, "g-0", &keys);
     gangs.member("g-1", &keys);
     assert_eq!(gangs.after(2).cluster.selected("g-0"), Some("a"));
-    gangs.cluster.nodes.remove("b");
-    gangs.cluster.event(WorldEvent::NodeGone("b".into()));
+    gangs.cluster.loses_node("b");
     gangs.wait(2);
     gangs.cluster.provision("g-0");
     assert_eq!(gangs.after(3).bound(), [""; 0]);
@@ -132,8 +130,7 @@ fn the_rest_of_a_commit_is_whole_though_those_bound_before_are_gone() {
     gangs.cluster.claim("late", 10, |_| ());
     let facts = gangs.cluster.pods.get_mut(&TestGangs::key(&left)).unwrap();
     facts.spec.volumes = vec![VolumeUse::Claim("late".into())];
-    gangs.cluster.restart();
-    gangs.wait(2);
+    gangs.restart(2);
     assert_eq!((gangs.count("g"), gangs.reserved("ml/g")), (2, 1));
     gangs.bound().iter().for_each(|name| gangs.delete(name));
     gangs.wait(2);
@@ -198,8 +195,7 @@ fn the_lock_of_a_member_of_the_rest_that_cannot_be_resumed_goes_after_a_minute()
     gangs.cluster.hold = false;
     gangs.cluster.locks.clear();
     gangs.asks_as("urgent", ONE, &[], |facts| facts.spec.priority = 9);
-    gangs.cluster.restart();
-    gangs.wait(3);
+    gangs.restart(3);
     assert_eq!((gangs.count("urgent"), gangs.cluster.node_of(left)), (1, None));
     let uid = gangs.cluster.pods[&TestGangs::key(left)].handoff.pod.uid.clone();
     let time = wall(gangs.cluster.now);

@@ -114,8 +114,7 @@ fn row_5_strict_gangs_never_block_each_other() {
 
 #[test]
 fn row_6_a_gang_that_does_not_fit_keeps_nothing_and_the_next_pod_binds_at_once() {
-    let mut gangs = TestGangs::new(4);
-    gangs.members("g", 5, &gang("g", "5", &[]));
+    let mut gangs = TestGangs::new(4).asked("g", 5, "5", &[]);
     gangs.asks("single", &[("cpu", "2")], &none());
     assert_eq!(gangs.settled().bound(), ["single"]);
 }
@@ -229,8 +228,7 @@ fn row_15_nothing_is_tried_before_the_last_needed_pod_exists() {
 
 #[test]
 fn row_16_a_total_that_never_comes_starves_no_other_gang() {
-    let mut gangs = TestGangs::new(4);
-    gangs.members("g", 5, &gang("g", "5", &[("total-number", "8")]));
+    let mut gangs = TestGangs::new(4).asked("g", 5, "5", &[("total-number", "8")]);
     assert_eq!(gangs.after(3).count("g"), 0);
     gangs.node("more", 1);
     assert_eq!(gangs.after(2).count("g"), 5);
@@ -287,8 +285,7 @@ fn row_19_the_whole_group_is_marked_and_the_state_survives_a_restart() {
     assert_eq!(["g-0", "g-1", "g-2", "h-0"].map(|name| gangs.state(name)), [MemberState::TimedOut; 4]);
     gangs.comes("h-1", &other);
     assert_eq!((gangs.reason("h-1"), gangs.state("h-1")), ("GangTimeout", MemberState::Pending));
-    gangs.cluster.restart();
-    gangs.wait(5);
+    gangs.restart(5);
     assert_eq!((gangs.bound().len(), gangs.state("h-1")), (0, MemberState::Pending));
 }
 
@@ -393,8 +390,7 @@ fn row_26_priority_goes_before_age() {
 
 #[test]
 fn row_27_a_large_gang_that_cannot_fit_does_not_block_a_small_one() {
-    let mut gangs = TestGangs::new(10);
-    gangs.members("large", 100, &gang("large", "100", &[]));
+    let mut gangs = TestGangs::new(10).asked("large", 100, "100", &[]);
     gangs.come("small", 2, &gang("small", "2", &[]));
     assert_eq!((gangs.count("large"), gangs.count("small")), (0, 2));
 }

@@ -335,8 +335,7 @@ fn a_gang_is_implied_in_its_own_list_and_one_that_is_listed_twice_counts_once() 
 
 #[test]
 fn a_one_sided_list_holds_only_the_gang_that_lists() {
-    let mut gangs = TestGangs::new(8);
-    gangs.members("a", 2, &gang("a", "2", &[("gang-groups", r#"["ml/b"]"#)]));
+    let mut gangs = TestGangs::new(8).asked("a", 2, "2", &[("gang-groups", r#"["ml/b"]"#)]);
     gangs.come("b", 2, &gang("b", "2", &[]));
     assert_eq!((gangs.count("a"), gangs.count("b"), gangs.reason("a-0")), (0, 2, "GangGroupMismatch"));
 }
@@ -429,8 +428,7 @@ fn the_sub_priority_goes_before_age_and_what_is_no_number_is_zero() {
 
 #[test]
 fn with_the_pending_clock_a_strict_gang_times_out_too() {
-    let policy = GangPolicy { clock: TimeoutClock::Pending, ..GangPolicy::default() };
-    let mut gangs = TestGangs::with(Config { gangs: policy, ..Config::default() });
+    let mut gangs = TestGangs::by(GangPolicy { clock: TimeoutClock::Pending, ..GangPolicy::default() });
     gangs.node("n", 2);
     gangs.members("g", 3, &gang("g", "3", &[("waiting-time", "5s")]));
     assert_eq!(gangs.after(4).state("g-0"), MemberState::Pending);
@@ -459,8 +457,7 @@ fn a_gang_chooses_the_clock_of_its_waiting_time_for_itself() {
         ["own-0", "other-0", "object-0", "a-0", "b-0"].map(|name| gangs.state(name) == MemberState::TimedOut);
     assert_eq!(timed_out, [true, false, true, true, true]);
     // And where pending is the default, a gang may do without.
-    let policy = GangPolicy { clock: TimeoutClock::Pending, ..GangPolicy::default() };
-    let mut gangs = TestGangs::with(Config { gangs: policy, ..Config::default() });
+    let mut gangs = TestGangs::by(GangPolicy { clock: TimeoutClock::Pending, ..GangPolicy::default() });
     gangs.members("g", 3, &gang("g", "3", &[wait, (key::TIMEOUT_CLOCK, "holding")]));
     assert_eq!(gangs.after(7).state("g-0"), MemberState::Pending);
 }
@@ -484,8 +481,7 @@ fn a_strict_gang_whose_waiting_time_does_not_run_says_so_at_once() {
 
 #[test]
 fn a_pod_group_made_for_pods_without_controller_goes_with_the_last_of_them() {
-    let policy = GangPolicy { create_pod_groups: true, ..GangPolicy::default() };
-    let mut gangs = TestGangs::with(Config { gangs: policy, ..Config::default() });
+    let mut gangs = TestGangs::by(GangPolicy { create_pod_groups: true, ..GangPolicy::default() });
     gangs.node("n", 8);
     let named = |name: &str| keys(&[(&format!("{P}/name"), name), (&format!("{P}/min-available"), "2")]);
     for name in ["made", "foreign", "unserved"] {
@@ -575,8 +571,7 @@ fn a_gang_of_ten_thousand_waits_for_its_last_place_and_holds_nothing() {
 #[test]
 fn with_evict_gang_the_commit_leaves_with_a_member_that_the_kubelet_refused() {
     for (policy, evicted) in [(OnBindFailure::Solo, 0), (OnBindFailure::EvictGang, 2)] {
-        let policy = GangPolicy { on_bind_failure: policy, ..GangPolicy::default() };
-        let mut gangs = TestGangs::with(Config { gangs: policy, ..Config::default() });
+        let mut gangs = TestGangs::by(GangPolicy { on_bind_failure: policy, ..GangPolicy::default() });
         gangs.node("n", 8);
         gangs.come("g", 3, &gang("g", "3", &[]));
         gangs.change("g-1", |facts| {
@@ -591,8 +586,7 @@ fn with_evict_gang_the_commit_leaves_with_a_member_that_the_kubelet_refused() {
 
 #[test]
 fn with_evict_gang_a_pod_that_was_refused_once_takes_no_later_run_along() {
-    let policy = GangPolicy { on_bind_failure: OnBindFailure::EvictGang, ..GangPolicy::default() };
-    let mut gangs = TestGangs::with(Config { gangs: policy, ..Config::default() });
+    let mut gangs = TestGangs::by(GangPolicy { on_bind_failure: OnBindFailure::EvictGang, ..GangPolicy::default() });
     gangs.node("n", 8);
     let keys = gang("g", "3", &[("match-policy", "waiting-and-running")]);
     gangs.come("g", 3, &keys);

@@ -5,7 +5,7 @@ use baton::contract::hint::{LabelSelector, Operator, Requirement};
 use baton::decide::explain::PodState;
 use baton::decide::world::{CapacityFacts, WorldEvent};
 
-use super::volumes::cluster;
+use super::volumes::with_class;
 use crate::harness::TestScheduler;
 use crate::harness::parts::with_label;
 
@@ -31,8 +31,7 @@ impl TestScheduler {
 
 #[test]
 fn a_claim_goes_only_where_its_driver_publishes_enough_storage_else_it_waits() {
-    let mut cluster = cluster();
-    cluster.class("local", true, &[]);
+    let mut cluster = with_class(true);
     cluster.driver(true);
     cluster.capacity("a", 5);
     cluster.claim("data", 10, |_| {});
@@ -53,15 +52,13 @@ fn a_claim_goes_only_where_its_driver_publishes_enough_storage_else_it_waits() {
 #[test]
 fn what_a_driver_publishes_counts_only_if_it_says_so() {
     for (counts, node) in [(false, Some("a")), (true, None)] {
-        let mut cluster = cluster();
-        cluster.class("local", true, &[]);
+        let mut cluster = with_class(true);
         cluster.driver(counts);
         cluster.claim("data", 10, |_| {});
         cluster.pod_with_claims("p", &["data"]);
         assert_eq!(cluster.selected("data"), node, "no capacity is published, {counts}");
     }
-    let mut cluster = cluster();
-    cluster.class("local", true, &[]);
+    let mut cluster = with_class(true);
     cluster.driver(true);
     cluster.claim("data", 10, |_| {});
     cluster.pod_with_claims("p", &["data"]);
@@ -72,8 +69,7 @@ fn what_a_driver_publishes_counts_only_if_it_says_so() {
 
 #[test]
 fn a_claim_that_gets_a_volume_that_is_there_or_names_no_size_asks_for_no_storage() {
-    let mut cluster = cluster();
-    cluster.class("local", true, &[]);
+    let mut cluster = with_class(true);
     cluster.driver(true);
     cluster.volume("disk", 20, "b");
     cluster.claim("data", 10, |_| {});
@@ -86,8 +82,7 @@ fn a_claim_that_gets_a_volume_that_is_there_or_names_no_size_asks_for_no_storage
 
 #[test]
 fn storage_of_another_class_or_of_nodes_with_other_labels_does_not_count() {
-    let mut cluster = cluster();
-    cluster.class("local", true, &[]);
+    let mut cluster = with_class(true);
     cluster.driver(true);
     let put = |cluster: &mut TestScheduler, name: &str, class: &str, nodes: LabelSelector| {
         let facts = CapacityFacts::new(class, 100 << 30, nodes);
@@ -107,8 +102,7 @@ fn storage_of_another_class_or_of_nodes_with_other_labels_does_not_count() {
 
 #[test]
 fn a_claim_for_which_a_node_is_selected_needs_storage_there_too() {
-    let mut cluster = cluster();
-    cluster.class("local", true, &[]);
+    let mut cluster = with_class(true);
     cluster.driver(true);
     cluster.capacity("b", 100);
     cluster.claim("data", 10, |facts| facts.selected_node = Some("a".into()));

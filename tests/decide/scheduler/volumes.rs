@@ -20,7 +20,7 @@ fn once() -> AccessModes {
 }
 
 /// Nodes `a` and `b`, each its own zone.
-pub fn cluster() -> TestScheduler {
+fn cluster() -> TestScheduler {
     let mut cluster = TestScheduler::with(Config::default(), DefaultSet::default());
     for name in ["a", "b"] {
         cluster.node(name, 8);
@@ -28,6 +28,13 @@ pub fn cluster() -> TestScheduler {
             facts.labels.insert("zone".into(), name.into());
         });
     }
+    cluster
+}
+
+/// With class `local`, whose volumes are made or are there.
+pub fn with_class(provisions: bool) -> TestScheduler {
+    let mut cluster = cluster();
+    cluster.class("local", provisions, &[]);
     cluster
 }
 
@@ -138,8 +145,7 @@ fn the_node_is_selected_once_and_the_pod_is_bound_when_the_volume_is() {
 
 #[test]
 fn a_provisioner_that_gives_up_takes_the_node_away_and_another_one_is_chosen() {
-    let mut cluster = cluster();
-    cluster.class("local", true, &[]);
+    let mut cluster = with_class(true);
     cluster.claim("data", 10, |_| {});
     cluster.pod_with_claims("p", &["data"]);
     let first = cluster.selected("data").unwrap().to_owned();
@@ -177,8 +183,7 @@ fn a_claim_that_gets_no_volume_in_ten_minutes_is_given_up_and_its_room_is_free()
 
 #[test]
 fn each_claim_gets_the_smallest_free_volume_of_its_node_and_none_is_given_twice() {
-    let mut cluster = cluster();
-    cluster.class("local", false, &[]);
+    let mut cluster = with_class(false);
     cluster.volume("small", 5, "a");
     cluster.volume("middle", 20, "b");
     cluster.volume("large", 50, "b");
@@ -206,8 +211,7 @@ fn each_claim_gets_the_smallest_free_volume_of_its_node_and_none_is_given_twice(
 
 #[test]
 fn a_pod_with_two_claims_gets_both_on_one_node() {
-    let mut cluster = cluster();
-    cluster.class("local", false, &[]);
+    let mut cluster = with_class(false);
     cluster.volume("a1", 10, "a");
     cluster.volume("b1", 10, "b");
     cluster.volume("b2", 10, "b");
@@ -220,8 +224,7 @@ fn a_pod_with_two_claims_gets_both_on_one_node() {
 
 #[test]
 fn access_modes_kind_selector_and_promises_of_others_are_respected() {
-    let mut cluster = cluster();
-    cluster.class("local", false, &[]);
+    let mut cluster = with_class(false);
     for name in ["many", "block", "labels", "theirs", "gone", "gold", "ours"] {
         cluster.volume(name, 10, "a");
     }
@@ -245,8 +248,7 @@ fn access_modes_kind_selector_and_promises_of_others_are_respected() {
 
 #[test]
 fn a_write_that_is_lost_or_refused_is_made_again_and_a_new_leader_goes_on() {
-    let mut cluster = cluster();
-    cluster.class("local", true, &[]);
+    let mut cluster = with_class(true);
     cluster.claim("data", 10, |_| {});
     cluster.lost_volume_writes = 1;
     cluster.pod_with_claims("p", &["data"]);
@@ -262,8 +264,7 @@ fn a_write_that_is_lost_or_refused_is_made_again_and_a_new_leader_goes_on() {
 
 #[test]
 fn two_pods_of_one_claim_go_where_its_volume_is_made() {
-    let mut cluster = cluster();
-    cluster.class("local", true, &[]);
+    let mut cluster = with_class(true);
     cluster.claim("data", 10, |_| {});
     cluster.lost_volume_writes = 1;
     // The first one's wish is not seen in the cluster yet when the second one is decided.
@@ -319,8 +320,7 @@ fn what_is_wrong_with_a_claim_is_said() {
 
 #[test]
 fn an_ephemeral_volume_waits_for_its_own_claim() {
-    let mut cluster = cluster();
-    cluster.class("local", true, &[]);
+    let mut cluster = with_class(true);
     let mut facts = pod("p", ONE, cluster.now);
     facts.spec.volumes = vec![VolumeUse::Ephemeral("p-scratch".into())];
     cluster.enters(facts);
@@ -335,8 +335,7 @@ fn an_ephemeral_volume_waits_for_its_own_claim() {
 
 #[test]
 fn a_pod_that_is_deleted_while_its_volume_is_made_frees_its_room_and_its_volume() {
-    let mut cluster = cluster();
-    cluster.class("local", false, &[]);
+    let mut cluster = with_class(false);
     cluster.volume("only", 10, "a");
     cluster.claim("one", 10, |_| {});
     cluster.claim("two", 10, |_| {});
@@ -353,8 +352,7 @@ fn a_pod_that_is_deleted_while_its_volume_is_made_frees_its_room_and_its_volume(
 
 #[test]
 fn a_claim_for_one_pod_only_is_freed_by_evicting_a_less_important_pod() {
-    let mut cluster = cluster();
-    cluster.class("local", false, &[]);
+    let mut cluster = with_class(false);
     cluster.volume("pv", 20, "a");
     cluster.claim("data", 10, |facts| facts.single_pod = true);
     cluster.pod_with_claims("low", &["data"]);
@@ -389,8 +387,7 @@ fn gang_with_claims(cluster: &mut TestScheduler, mode: &str) {
 
 #[test]
 fn no_member_locks_a_node_before_the_volumes_of_all_its_gang_are_settled() {
-    let mut cluster = cluster();
-    cluster.class("local", true, &[]);
+    let mut cluster = with_class(true);
     cluster.claim("one", 10, |_| {});
     cluster.claim("two", 10, |_| {});
     gang_with_claims(&mut cluster, "Strict");
@@ -403,8 +400,7 @@ fn no_member_locks_a_node_before_the_volumes_of_all_its_gang_are_settled() {
 
 #[test]
 fn a_gang_that_accumulates_keeps_what_it_planned_for_claims_over_failed_attempts() {
-    let mut cluster = cluster();
-    cluster.class("local", true, &[]);
+    let mut cluster = with_class(true);
     cluster.claim("one", 10, |_| {});
     cluster.claim("two", 10, |_| {});
     cluster.comes("other", &[(key::NVIDIA_GPU, "8")]);
@@ -423,8 +419,7 @@ fn a_gang_that_accumulates_keeps_what_it_planned_for_claims_over_failed_attempts
 
 #[test]
 fn a_claim_whose_volume_is_promised_elsewhere_gets_no_other_one() {
-    let mut cluster = cluster();
-    cluster.class("local", false, &[]);
+    let mut cluster = with_class(false);
     cluster.volume("pv-a", 10, "a");
     cluster.volume("pv-b", 10, "b");
     let key = PodKey::new("ml", "data");
@@ -443,8 +438,7 @@ fn a_claim_whose_volume_is_promised_elsewhere_gets_no_other_one() {
 #[test]
 fn what_a_volume_says_of_a_node_by_its_name_holds_for_a_node_without_a_name() {
     for (operator, reached) in [(NodeOperator::In, false), (NodeOperator::NotIn, true)] {
-        let mut cluster = cluster();
-        cluster.class("local", false, &[]);
+        let mut cluster = with_class(false);
         cluster.volume("only", 10, "a");
         let values = vec!["a".to_owned()];
         let named = NodeRequirement { key: "metadata.name".into(), operator, values };

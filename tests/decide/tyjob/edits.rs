@@ -112,8 +112,7 @@ fn the_oldest_waiting_job_goes_before_younger_pods_of_its_priority() {
 #[test]
 fn the_priority_class_of_a_template_decides_the_turn_as_that_of_pods_does() {
     let mut jobs = one_node(4);
-    let high = PriorityClassFacts { value: 1000, default: false, never_preempts: false };
-    jobs.cluster.event(WorldEvent::PriorityClass("high".into(), high));
+    jobs.cluster.priority_class("high", 1000);
     jobs.cluster.comes("busy", &[("cpu", "4")]);
     jobs.cluster.pod_as("rival", &[("cpu", "3")], |facts| {
         facts.spec.priority = 100;
@@ -149,8 +148,7 @@ fn once_the_leader_pod_is_there_places_are_kept_whatever_the_stage_says_so_far()
     let lost = if jobs.places("rl")["learner"] == "a" { "b" } else { "a" };
     let before = jobs.places("rl").len();
     let there = jobs.places("rl").values().filter(|node| *node == lost).count();
-    jobs.cluster.nodes.remove(lost);
-    jobs.cluster.event(WorldEvent::NodeGone(lost.into()));
+    jobs.cluster.loses_node(lost);
     assert_eq!(jobs.after(2).state("rl"), Some(ScheduleState::ScheduledPartly));
     assert_eq!(jobs.places("rl").len(), before - there);
 }

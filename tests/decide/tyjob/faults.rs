@@ -3,9 +3,8 @@
 use baton::contract::tyjob::{BasicPolicy, ScheduleState, Stage, WorkerEnd};
 use baton::contract::{PodKey, key};
 use baton::decide::pod::Phase;
-use baton::decide::tyjob::placement::PriorityClassFacts;
+use baton::decide::world::Place;
 use baton::decide::world::spec::Toleration;
-use baton::decide::world::{Place, WorldEvent};
 
 use crate::harness::gangs::{declared, gang};
 use crate::harness::tyjobs::{TestJobs, key as job_key};
@@ -72,8 +71,7 @@ fn a_job_of_higher_priority_gets_places_on_kept_nodes() {
     let mut jobs = beside_a_large_gang();
     jobs.cluster.wait(620);
     assert!(kept(&jobs).contains(&"n0"), "{:?}", kept(&jobs));
-    let high = PriorityClassFacts { value: 9, default: false, never_preempts: false };
-    jobs.cluster.event(WorldEvent::PriorityClass("high".into(), high));
+    jobs.cluster.priority_class("high", 9);
     for (name, class, places) in [("low", None, 0), ("high", Some("high"), 2)] {
         jobs.run(name, CPU, (1, &[(key::NVIDIA_GPU, "8")]), |spec| {
             spec.basic = BasicPolicy::Gang;
@@ -138,8 +136,7 @@ fn a_vanished_node_voids_its_places_and_only_those() {
     jobs.start("rl");
     let before = jobs.places("rl");
     assert_eq!(before.values().filter(|node| *node == "b").count(), 2);
-    jobs.cluster.nodes.remove("b");
-    jobs.cluster.event(WorldEvent::NodeGone("b".into()));
+    jobs.cluster.loses_node("b");
     for (short, node) in &before {
         if node == "b" {
             jobs.cluster.delete(&format!("rl-{short}"));
@@ -381,8 +378,7 @@ fn a_write_that_somebody_came_before_is_decided_again_on_what_is_there_now() {
     jobs.cluster.jobs.get_mut(&job_key("rl")).unwrap().version += 1;
     let written = jobs.cluster.job_writes;
     let lost = jobs.places("rl")["actor-0"].clone();
-    jobs.cluster.nodes.remove(&*lost);
-    jobs.cluster.event(WorldEvent::NodeGone(lost.as_str().into()));
+    jobs.cluster.loses_node(&lost);
     assert_eq!(jobs.cluster.settled().job_writes, written + 1, "not again at once: the watch shows what came between");
     assert_eq!(
         jobs.cluster.after(6).job_writes,
@@ -410,8 +406,7 @@ fn a_job_before_a_gang() -> TestJobs {
 #[test]
 fn what_a_job_gives_back_in_a_round_is_for_the_jobs_that_were_tried_before_it() {
     let mut jobs = a_job_before_a_gang();
-    jobs.cluster.nodes.remove("b");
-    jobs.cluster.event(WorldEvent::NodeGone("b".into()));
+    jobs.cluster.loses_node("b");
     jobs.cluster.settle();
     assert_eq!((jobs.state("gang"), jobs.places("gang").len()), (Some(ScheduleState::Unscheduled), 0));
     assert_eq!((jobs.state("first"), jobs.places("first").len()), (Some(ScheduleState::ScheduledSucceed), 2));
@@ -446,8 +441,7 @@ fn a_job_that_loses_a_place_is_judged_before_anything_is_written() {
     let mut jobs = TestJobs::on("a", 3, 0);
     jobs.node("b", 1, 0);
     let writes = gang(&mut jobs);
-    jobs.cluster.nodes.remove("b");
-    jobs.cluster.event(WorldEvent::NodeGone("b".into()));
+    jobs.cluster.loses_node("b");
     jobs.cluster.settle();
     assert_eq!((jobs.state("rl"), jobs.places("rl").len()), (Some(ScheduleState::Unscheduled), 0));
     assert_eq!(jobs.cluster.job_writes, writes + 1, "no status says that a gang of two pods may start");
@@ -497,8 +491,7 @@ fn places_are_kept_when_the_leader_has_ended_before_its_controller_saw_it() {
     jobs.cluster.finish("rl-learner");
     jobs.cluster.comes("next", &[("cpu", "2")]);
     assert_eq!(jobs.cluster.node_of("next"), Some("a"), "its room is another pod's by now");
-    jobs.cluster.nodes.remove("b");
-    jobs.cluster.event(WorldEvent::NodeGone("b".into()));
+    jobs.cluster.loses_node("b");
     assert_eq!(jobs.settled().facts("rl").stage, Some(Stage::Pending));
     assert_eq!((jobs.state("rl"), jobs.places("rl").len()), (Some(ScheduleState::ScheduledPartly), 2));
 }

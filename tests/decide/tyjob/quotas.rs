@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use baton::contract::tyjob::{BasicPolicy, ScheduleState};
-use baton::decide::tyjob::placement::{JobClass, PriorityClassFacts};
+use baton::decide::tyjob::placement::JobClass;
 use baton::decide::world::{JobClaim, WorldEvent};
 use serde_json::json;
 
@@ -110,8 +110,7 @@ fn a_quota_that_is_lowered_below_its_use_takes_places_of_the_last_job() {
 fn places_that_a_lowered_quota_takes_are_those_of_the_job_that_comes_last() {
     let mut jobs = cluster();
     jobs.gpus(8, 0);
-    let high = PriorityClassFacts { value: 1000, default: false, never_preempts: false };
-    jobs.cluster.event(WorldEvent::PriorityClass("high".into(), high));
+    jobs.cluster.priority_class("high", 1000);
     jobs.run("classed", GPU, (3, GPU), |spec| {
         spec.parts.iter_mut().for_each(|part| part.ask.class = Some("high".into()));
     });
@@ -138,8 +137,7 @@ fn of_two_quotas_that_contradict_the_narrower_counts() {
 #[test]
 fn only_quotas_whose_scopes_hold_count() {
     let mut jobs = cluster();
-    let high = PriorityClassFacts { value: 1000, default: false, never_preempts: false };
-    jobs.cluster.event(WorldEvent::PriorityClass("high".into(), high));
+    jobs.cluster.priority_class("high", 1000);
     let expression = json!([{"scopeName": "PriorityClass", "operator": "In", "values": ["high"]}]);
     let spec = json!({"hard": {"pods": "1"}, "scopeSelector": {"matchExpressions": expression}});
     jobs.quota("high", spec, json!({"pods": "0"}));
@@ -162,8 +160,7 @@ fn what_admission_would_refuse_gets_no_place_and_its_words_are_said() {
     };
     jobs.run("classless", CPU, (1, CPU), |spec| spec.parts[0].ask.class = Some("gone".into()));
     refused(&mut jobs, "classless", "classless-learner: no PriorityClass with name gone was found");
-    let high = PriorityClassFacts { value: 0, default: false, never_preempts: false };
-    jobs.cluster.event(WorldEvent::PriorityClass("gone".into(), high));
+    jobs.cluster.priority_class("gone", 0);
     assert_eq!(jobs.settled().holds("classless"), (0, 2), "the class is back");
 
     jobs.run("ranked", CPU, (1, CPU), |spec| spec.parts[0].ask.priority = Some(9));
@@ -262,8 +259,7 @@ fn an_edit_that_admission_refuses_gives_the_places_back() {
 fn places_that_admission_refuses_now_are_counted_and_given_back() {
     let mut jobs = cluster();
     jobs.gpus(8, 0);
-    let class = PriorityClassFacts { value: 0, default: false, never_preempts: false };
-    jobs.cluster.event(WorldEvent::PriorityClass("class".into(), class));
+    jobs.cluster.priority_class("class", 0);
     jobs.run("first", CPU, (1, EIGHT), |spec| spec.parts[1].ask.class = Some("class".into()));
     assert_eq!(jobs.holds("first"), (0, 2));
     jobs.cluster.event(WorldEvent::PriorityClassGone("class".into()));

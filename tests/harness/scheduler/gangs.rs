@@ -7,6 +7,7 @@ use std::time::Duration;
 use baton::contract::gang::key::NETWORK_TOPOLOGY_INDEX;
 use baton::contract::gang::{GangId, PodGroupApi};
 use baton::contract::{PodKey, PodRef, Quantity};
+use baton::decide::core::GangPolicy;
 use baton::decide::core::rules::plugins::DefaultSet;
 use baton::decide::pod::Phase;
 use baton::decide::scheduler::Config;
@@ -42,6 +43,23 @@ impl TestGangs {
 
     pub fn with(config: Config) -> Self {
         Self { cluster: TestScheduler::with(config, DefaultSet::default()), accumulating: false }
+    }
+
+    /// No node yet, and an operator with this policy.
+    pub fn by(policy: GangPolicy) -> Self {
+        Self::with(Config { gangs: policy, ..Config::default() })
+    }
+
+    /// And members that ask for this gang have come. The scheduler has not seen to them yet.
+    pub fn asked(mut self, name: &str, count: usize, min: &str, keys: &[(&str, &str)]) -> Self {
+        self.members(name, count, &gang(name, min, keys));
+        self
+    }
+
+    /// The scheduler starts again, and so long passes.
+    pub fn restart(&mut self, seconds: u64) {
+        self.cluster.restart();
+        self.wait(seconds);
     }
 
     /// The same, where groups may rest with reservations.

@@ -1,6 +1,7 @@
 //! Steps of a test: something happens to the cluster, and the scheduler does all that it can do at that time.
 
 use baton::contract::inventory::Device;
+use baton::decide::tyjob::placement::PriorityClassFacts;
 use baton::decide::world::{PodFacts, WorldEvent};
 
 use super::{TestScheduler, gpu_device, pod};
@@ -23,6 +24,17 @@ impl TestScheduler {
     pub fn after(&mut self, seconds: u64) -> &mut Self {
         self.wait(seconds);
         self
+    }
+
+    pub fn priority_class(&mut self, name: &str, value: i32) {
+        let class = PriorityClassFacts { value, default: false, never_preempts: false };
+        self.event(WorldEvent::PriorityClass(name.into(), class));
+    }
+
+    /// The Node is deleted.
+    pub fn loses_node(&mut self, name: &str) {
+        self.nodes.remove(name);
+        self.event(WorldEvent::NodeGone(name.into()));
     }
 
     /// As [`TestScheduler::pod`], of a pod with more to it. The scheduler has not seen to it yet.
