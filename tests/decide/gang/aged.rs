@@ -150,8 +150,7 @@ fn full(change: impl FnOnce(&mut EarmarkPolicy)) -> TestGangs {
 /// The same and a gang that needs two of them, aged.
 fn aged(change: impl FnOnce(&mut EarmarkPolicy)) -> TestGangs {
     let mut gangs = full(change);
-    let keys = gang("big", "2", &[]);
-    (0..2).for_each(|n| gangs.asks(&format!("big-{n}"), &[(key::NVIDIA_GPU, "8")], &keys));
+    gangs.all_ask("big", 2, &[(key::NVIDIA_GPU, "8")], &gang("big", "2", &[]));
     gangs.wait(610);
     gangs
 }
@@ -203,8 +202,7 @@ fn empty(gangs: &mut TestGangs, nodes: &[String]) {
 #[test]
 fn of_two_large_gangs_the_younger_gets_its_turn_after_the_older() {
     let mut gangs = aged(|_| {});
-    let keys = gang("next", "2", &[]);
-    (0..2).for_each(|n| gangs.asks(&format!("next-{n}"), &[(key::NVIDIA_GPU, "8")], &keys));
+    gangs.all_ask("next", 2, &[(key::NVIDIA_GPU, "8")], &gang("next", "2", &[]));
     gangs.wait(610);
     let first = kept(&gangs);
     empty(&mut gangs, &first);
@@ -318,8 +316,7 @@ fn kept_nodes_on_which_the_gang_does_not_fit_any_more_are_given_up() {
     assert!(kept(&gangs).len() == 2 && !kept(&gangs).contains(&failed), "{:?} without {failed}", kept(&gangs));
     assert_eq!(gangs.reported("Earmarked"), 2);
     // It fits on no two nodes any more: the next one has its turn.
-    let keys = gang("next", "1", &[]);
-    gangs.asks("next-0", &[(key::NVIDIA_GPU, "8")], &keys);
+    gangs.asks("next-0", &[(key::NVIDIA_GPU, "8")], &gang("next", "1", &[]));
     let last = kept(&gangs);
     let intact = (0..4).map(|n| format!("n{n}")).find(|node| *node != failed && !last.contains(node)).unwrap();
     fails(&mut gangs, &last[0]);
@@ -437,7 +434,7 @@ fn nodes_are_kept_beside_what_a_gang_holds_itself() {
     }
     let mut gangs = TestGangs { cluster, accumulating: true };
     let keys = gang("big", "3", &[("mode", "NonStrict"), ("waiting-time", "3h")]);
-    (0..3).for_each(|n| gangs.asks(&format!("big-{n}"), &[(key::NVIDIA_GPU, "2")], &keys));
+    gangs.all_ask("big", 3, &[(key::NVIDIA_GPU, "2")], &keys);
     assert_eq!(gangs.after(5).cluster.reservations(), 1, "{}", gangs.condition("big-0"));
     for node in others {
         (0..2).for_each(|minor| gangs.cluster.bound_by_another(&format!("young-{node}-{minor}"), node, minor));
@@ -469,8 +466,7 @@ fn a_gang_that_waits_for_nics_alone_has_an_earmark_beside_one_for_gpus() {
         gangs.settle();
     }
     for (name, device, amount) in [("gpus", key::NVIDIA_GPU, "8"), ("nics", key::RDMA, "800")] {
-        let keys = gang(name, "1", &[]);
-        gangs.asks(&format!("{name}-0"), &[(device, amount)], &keys);
+        gangs.asks(&format!("{name}-0"), &[(device, amount)], &gang(name, "1", &[]));
     }
     gangs.wait(610);
     for (member, of) in [("gpus-0", "GPUs"), ("nics-0", "NICs")] {
@@ -480,8 +476,7 @@ fn a_gang_that_waits_for_nics_alone_has_an_earmark_beside_one_for_gpus() {
     let nodes = kept(&gangs);
     assert_eq!(nodes.len(), 2, "each has its own");
     // A second gang for GPUs, with NICs, waits for its turn.
-    let keys = gang("later", "1", &[]);
-    gangs.asks("later-0", &[(key::NVIDIA_GPU, "8"), (key::RDMA, "800")], &keys);
+    gangs.asks("later-0", &[(key::NVIDIA_GPU, "8"), (key::RDMA, "800")], &gang("later", "1", &[]));
     gangs.wait(610);
     assert_eq!(kept(&gangs), nodes);
     empty(&mut gangs, &nodes);
@@ -494,7 +489,7 @@ fn a_gang_that_waits_for_nics_alone_has_an_earmark_beside_one_for_gpus() {
 fn a_gang_of_which_a_member_without_devices_can_run_nowhere_keeps_no_node() {
     let mut gangs = full(|_| {});
     let keys = gang("big", "3", &[]);
-    (0..2).for_each(|n| gangs.asks(&format!("big-{n}"), &[(key::NVIDIA_GPU, "8")], &keys));
+    gangs.all_ask("big", 2, &[(key::NVIDIA_GPU, "8")], &keys);
     let in_pool = |gangs: &mut TestGangs, name: &str, keys: &[(String, String)]| {
         gangs.asks_as(name, &[("cpu", "1")], keys, |facts| facts.spec.node_selector = labels_of("pool", "launch"));
     };
@@ -523,7 +518,7 @@ fn a_gang_whose_pod_group_asks_for_more_than_can_be_free_keeps_no_node() {
     };
     asks(&mut gangs, 1000);
     let keys = [(P.to_owned(), "big".to_owned())];
-    (0..2).for_each(|n| gangs.asks(&format!("big-{n}"), &[(key::NVIDIA_GPU, "8")], &keys));
+    gangs.all_ask("big", 2, &[(key::NVIDIA_GPU, "8")], &keys);
     gangs.wait(610);
     assert_eq!(kept(&gangs), Vec::<String>::new(), "{}", gangs.condition("big-0"));
     asks(&mut gangs, 2);

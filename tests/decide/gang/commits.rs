@@ -43,7 +43,7 @@ fn deliver_until(gangs: &mut TestGangs, goes: impl Fn(&Effect) -> bool) {
 fn one_is_being_bound(policy: &str) -> (TestGangs, Vec<(String, String)>) {
     let mut gangs = on_nodes(3);
     let keys = gang("g", "3", &[("match-policy", policy)]);
-    (0..3).for_each(|n| gangs.asks(&format!("g-{n}"), ONE, &keys));
+    gangs.all_ask("g", 3, ONE, &keys);
     gangs.settle();
     ["g-0", "g-1"].iter().for_each(|name| gangs.delete(name));
     (gangs, keys)
@@ -64,8 +64,7 @@ fn members_of_a_commit_take_the_lock_before_older_pods_of_their_priority() {
     gangs.asks("single", ONE, &[]);
     gangs.cluster.settle();
     gangs.cluster.wait(2);
-    let keys = gang("g", "2", &[]);
-    (0..2).for_each(|n| gangs.asks(&format!("g-{n}"), ONE, &keys));
+    gangs.all_ask("g", 2, ONE, &gang("g", "2", &[]));
     gangs.cluster.settle();
     let mut order = Vec::new();
     for _ in 0..4 {
@@ -82,8 +81,7 @@ fn a_member_in_the_line_gives_way_to_a_pod_that_another_leader_has_bound() {
     gangs.cluster.node("n", 3);
     gangs.asks("blocker", ONE, &[]);
     gangs.cluster.settle();
-    let keys = gang("g", "2", &[]);
-    (0..2).for_each(|n| gangs.asks(&format!("g-{n}"), ONE, &keys));
+    gangs.all_ask("g", 2, ONE, &gang("g", "2", &[]));
     assert_eq!(gangs.cluster.settled().holder("n"), Some("blocker"), "both wait in the line");
     let blocked = gangs.cluster.devices_of("blocker").of(&DeviceType::Gpu)[0].minor;
     gangs.cluster.node("m", 2);
@@ -130,8 +128,7 @@ fn a_member_whose_binding_is_requested_stays_of_its_commit() {
 #[test]
 fn a_member_whose_binding_was_refused_counts_those_that_are_on_their_way() {
     let mut gangs = on_nodes(4);
-    let keys = gang("g", "4", &[("match-policy", "only-waiting")]);
-    (0..4).for_each(|n| gangs.asks(&format!("g-{n}"), ONE, &keys));
+    gangs.all_ask("g", 4, ONE, &gang("g", "4", &[("match-policy", "only-waiting")]));
     gangs.settle();
     let locks = |effect: &Effect, name: &str| matches!(effect, Effect::Lock { new, .. } if new.contains(name));
     let binds = |effect: &Effect, name: &str| matches!(effect, Effect::Bind { pod, .. } if &*pod.key.name == name);
@@ -191,8 +188,7 @@ fn a_commit_is_whole_with_the_members_that_it_took_over() {
 #[test]
 fn a_commit_is_whole_when_its_last_member_is_bound_though_others_have_gone() {
     let mut gangs = on_nodes(3);
-    let keys = gang("g", "3", &[("match-policy", "only-waiting")]);
-    (0..4).for_each(|n| gangs.asks(&format!("g-{n}"), ONE, &keys));
+    gangs.all_ask("g", 4, ONE, &gang("g", "3", &[("match-policy", "only-waiting")]));
     gangs.settle();
     deliver_until(&mut gangs, |effect| !matches!(effect, Effect::Bind { .. }));
     assert_eq!(gangs.cluster.held.len(), 3, "one has no room");
@@ -236,7 +232,7 @@ fn four_of_which_one_has_ended() -> (TestGangs, Vec<(String, String)>) {
     let mut gangs = on_nodes(4);
     gangs.accumulating = true;
     let keys = gang("g", "4", &[("match-policy", "waiting-running-succeed"), ("mode", "NonStrict")]);
-    (0..4).for_each(|n| gangs.asks(&format!("g-{n}"), ONE, &keys));
+    gangs.all_ask("g", 4, ONE, &keys);
     gangs.cluster.settle();
     deliver_until(&mut gangs, |effect| !matches!(effect, Effect::Bind { .. }));
     assert_eq!(gangs.cluster.held.len(), 4, "{:?}", gangs.cluster.held);
@@ -305,8 +301,7 @@ fn a_younger_member_that_holds_room_is_not_forgotten_when_the_rest_of_a_commit_g
 #[test]
 fn a_member_that_comes_back_alone_stays_of_its_commit() {
     let mut gangs = on_nodes(2);
-    let keys = gang("g", "2", &[]);
-    (0..2).for_each(|n| gangs.asks(&format!("g-{n}"), ONE, &keys));
+    gangs.all_ask("g", 2, ONE, &gang("g", "2", &[]));
     gangs.cluster.bind_faults.push_back(Fault::Refused);
     gangs.settle();
     deliver_but(&mut gangs, "g-1");
@@ -325,7 +320,7 @@ fn a_member_that_comes_back_alone_stays_of_its_commit() {
 fn the_end_of_an_old_commit_queues_members_as_they_count_then() {
     let mut gangs = on_nodes(3);
     let keys = gang("g", "2", &[]);
-    (0..2).for_each(|n| gangs.asks(&format!("g-{n}"), ONE, &keys));
+    gangs.all_ask("g", 2, ONE, &keys);
     gangs.settle();
     ["g-0", "g-1"].iter().for_each(|name| gangs.delete(name));
     deliver_but(&mut gangs, "g-1");
@@ -343,8 +338,7 @@ fn the_end_of_an_old_commit_queues_members_as_they_count_then() {
 #[test]
 fn a_gang_whose_members_have_ended_was_satisfied_for_those_that_are_older() {
     let mut gangs = TestGangs::new(2);
-    let keys = gang("g", "2", &[]);
-    gangs.come("g", 3, &keys);
+    gangs.come("g", 3, &gang("g", "2", &[]));
     assert_eq!(gangs.count("g"), 2);
     let placed = |gangs: &TestGangs, name: &str| gangs.cluster.node_of(name).is_some();
     let names = ["g-0", "g-1", "g-2"];

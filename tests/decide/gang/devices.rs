@@ -109,8 +109,7 @@ fn a_member_that_must_be_near_another_is_placed_after_it_whatever_their_sizes() 
 fn a_gang_that_waits_keeps_no_device_that_another_leader_has_bound() {
     let mut gangs = on(&[("n", 2)]);
     gangs.accumulating = true;
-    let keys = gang("g", "3", &[("mode", "NonStrict")]);
-    (0..3).for_each(|n| gangs.asks(&format!("g-{n}"), &[(key::NVIDIA_GPU, "1")], &keys));
+    gangs.all_ask("g", 3, &[(key::NVIDIA_GPU, "1")], &gang("g", "3", &[("mode", "NonStrict")]));
     assert_eq!(gangs.settled().reserved("ml/g"), 2);
     gangs.cluster.bound_by_another("theirs", "n", 0);
     assert_eq!(gangs.settled().reserved("ml/g"), 1);

@@ -152,13 +152,9 @@ fn a_search_for_unlike_members_leaves_the_room_of_a_preempting_gang_alone() {
     for node in ["n0", "n1"] {
         gangs.plain_node(node, 1, "x");
     }
-    for n in 0..2 {
-        gangs.of_priority(&format!("low-{n}"), 1, &[]);
-    }
+    gangs.all_of_priority("low", 2, 1, &[]);
     gangs.wait(1);
-    for n in 0..3 {
-        gangs.of_priority(&format!("high-{n}"), 9, &gang("high", "3", &[]));
-    }
+    gangs.all_of_priority("high", 3, 9, &gang("high", "3", &[]));
     gangs.plain_node("free", 1, "x");
     assert_eq!(gangs.after(2).cluster.nominations(), 3);
     for (n, cpus) in ["1", "500m"].into_iter().enumerate() {
@@ -239,9 +235,7 @@ fn an_important_member_that_no_rule_needs_preempts_by_itself() {
     for (name, priority, keys) in
         [("low", 1, vec![]), ("high", 9, gang("g", "2", &[("match-policy", "waiting-and-running")]))]
     {
-        for n in 0..2 {
-            gangs.of_priority(&format!("{name}-{n}"), priority, &keys);
-        }
+        gangs.all_of_priority(name, 2, priority, &keys);
     }
     assert_eq!(gangs.after(1).bound().len(), 4);
     gangs.of_priority("high-9", 9, &gang("g", "2", &[("match-policy", "waiting-and-running")]));
@@ -378,7 +372,7 @@ fn the_only_order_that_places_more_than_eight_members_of_two_kinds_is_found() {
     gangs.cluster.node("b", 6);
     gangs.cluster.change_node("a", |facts| facts.labels = labels_of("pool", "a"));
     let keys = gang("g", "10", &[]);
-    (0..6).for_each(|n| gangs.asks(&format!("any-{n}"), &[(key::NVIDIA_GPU, "1")], &keys));
+    gangs.all_ask("any", 6, &[(key::NVIDIA_GPU, "1")], &keys);
     for n in 0..4 {
         gangs.asks_as(&format!("picky-{n}"), &[(key::NVIDIA_GPU, "1")], &keys, |facts| {
             facts.spec.node_selector = labels_of("pool", "a");
@@ -393,14 +387,10 @@ fn holders_give_way_and_pods_leave_for_one_gang_where_neither_alone_is_enough() 
     gangs.plain_node("n", 4, "x");
     gangs.of_priority("low", 1, &[]);
     gangs.wait(1);
-    for n in 0..5 {
-        gangs.of_priority(&format!("hold-{n}"), 1, &gang("hold", "5", &[("mode", "NonStrict")]));
-    }
+    gangs.all_of_priority("hold", 5, 1, &gang("hold", "5", &[("mode", "NonStrict")]));
     gangs.wait(2);
     assert_eq!((gangs.reserved("ml/hold"), gangs.count("low")), (3, 1));
-    for n in 0..4 {
-        gangs.of_priority(&format!("high-{n}"), 9, &gang("high", "4", &[]));
-    }
+    gangs.all_of_priority("high", 4, 9, &gang("high", "4", &[]));
     gangs.wait(2);
     assert_eq!((gangs.cluster.evicted.clone(), gangs.reserved("ml/hold")), (vec!["low".to_owned()], 0));
     gangs.delete("low");
@@ -415,7 +405,7 @@ fn the_rest_of_a_commit_is_bound_where_its_locks_stand_after_a_crash() {
     }
     gangs.cluster.hold = true;
     let keys = gang("g", "3", &[("match-policy", "only-waiting")]);
-    (0..3).for_each(|n| gangs.asks(&format!("g-{n}"), &[(baton::contract::key::NVIDIA_GPU, "1")], &keys));
+    gangs.all_ask("g", 3, &[(baton::contract::key::NVIDIA_GPU, "1")], &keys);
     assert_eq!(gangs.cluster.settled().held.len(), 3, "the locks: {:?}", gangs.cluster.held);
     (0..3).for_each(|_| gangs.cluster.deliver_one(0));
     let is_bind =
@@ -439,7 +429,7 @@ fn a_member_that_owes_makes_room_for_itself_as_any_pod_of_its_priority_does() {
     let mut gangs = no_nodes();
     gangs.plain_node("n", 2, "x");
     gangs.cluster.hold = true;
-    (0..2).for_each(|n| gangs.of_priority(&format!("high-{n}"), 100, &gang("high", "2", &[])));
+    gangs.all_of_priority("high", 2, 100, &gang("high", "2", &[]));
     gangs.of_priority("low", 0, &[]);
     gangs.cluster.settle();
     // The first one's Binding is refused before the second one is bound.

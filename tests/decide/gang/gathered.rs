@@ -289,8 +289,7 @@ fn a_gang_that_holds_room_moves_to_the_rack_that_has_room_for_all_of_it() {
     gangs.member("busy-2", &[]);
     gangs.wait(1);
     let on_b = (0..3).filter(|n| gangs.cluster.node_of(&format!("busy-{n}")) == Some("b")).count();
-    let keys = gang("g", "3", &[(REQUIRED, RACK), ("mode", "NonStrict")]);
-    gangs.members("g", 3, &keys);
+    gangs.members("g", 3, &gang("g", "3", &[(REQUIRED, RACK), ("mode", "NonStrict")]));
     let held = gangs.after(1).reserved("ml/g");
     assert!(held <= 2, "it holds {held} in one rack beside {on_b}");
     (0..3).for_each(|n| gangs.cluster.finish(&format!("busy-{n}")));
@@ -300,16 +299,12 @@ fn a_gang_that_holds_room_moves_to_the_rack_that_has_room_for_all_of_it() {
 
 /// Pods of low priority on nodes of one CPU, one each.
 pub(super) fn low(gangs: &mut TestGangs, count: usize) {
-    for n in 0..count {
-        gangs.of_priority(&format!("low-{n}"), 1, &[]);
-    }
+    gangs.all_of_priority("low", count, 1, &[]);
     assert_eq!(gangs.after(1).count("low"), count);
 }
 
 fn urgent(gangs: &mut TestGangs, count: usize, keys: &[(String, String)]) {
-    for n in 0..count {
-        gangs.of_priority(&format!("g-{n}"), 9, keys);
-    }
+    gangs.all_of_priority("g", count, 9, keys);
     gangs.settle();
 }
 
@@ -423,7 +418,7 @@ fn an_earmark_keeps_nodes_of_one_rack_and_ends_when_a_node_leaves_it() {
         });
         assert_eq!(gangs.settled().cluster.node_of(name), Some(at));
     }
-    (0..2).for_each(|n| gangs.asks(&format!("g-{n}"), &[(device_key::NVIDIA_GPU, "2")], &must("g", "2")));
+    gangs.all_ask("g", 2, &[(device_key::NVIDIA_GPU, "2")], &must("g", "2"));
     gangs.wait(90);
     let kept = |gangs: &TestGangs| -> BTreeSet<String> {
         let world = gangs.cluster.world();
@@ -640,8 +635,7 @@ fn members_beyond_the_minimum_go_elsewhere_when_the_preferred_rack_is_full() {
     for policy in ["once-satisfied", "waiting-and-running", "only-waiting"] {
         let mut gangs = cluster();
         nodes(&mut gangs, &["a 2 rack=r1", "b 9 rack=r2"]);
-        let keys = gang("g", "2", &[(PREFERRED, RACK), ("match-policy", policy)]);
-        gangs.members("g", 3, &keys);
+        gangs.members("g", 3, &gang("g", "2", &[(PREFERRED, RACK), ("match-policy", policy)]));
         gangs.wait(3);
         assert_eq!((gangs.count("g"), racks(&gangs, "g").len()), (3, 2), "{policy}: {}", gangs.condition("g-2"));
         assert!(explained(&mut gangs, "g").message.ends_with(" started in 2 of example.com/rack"));

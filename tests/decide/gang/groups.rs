@@ -52,8 +52,7 @@ fn a_gang_whose_list_nobody_shares_does_not_owe_what_its_former_group_began() {
     let both = ("groups", r#"["ml/a","ml/b"]"#);
     let policy = ("match-policy", "waiting-and-running");
     for name in ["a", "b"] {
-        let keys = gang(name, "2", &[both, policy]);
-        (0..2).for_each(|n| gangs.asks(&format!("{name}-{n}"), &[("nvidia.com/gpu", "1")], &keys));
+        gangs.all_ask(name, 2, &[("nvidia.com/gpu", "1")], &gang(name, "2", &[both, policy]));
     }
     gangs.cluster.now += Duration::from_secs(1);
     gangs.cluster.settle();

@@ -424,9 +424,7 @@ fn a_victim_elsewhere_is_told_its_own_node_and_the_preemptor_which_nodes_are_lef
     for n in 0..3 {
         gangs.plain_node(&format!("n{n}"), 1, "x");
     }
-    for n in 0..3 {
-        gangs.of_priority(&format!("low-{n}"), 1, &gang("low", "3", &[]));
-    }
+    gangs.all_of_priority("low", 3, 1, &gang("low", "3", &[]));
     gangs.settle();
     let at = |gangs: &TestGangs, name: &str| gangs.cluster.pods[&TestGangs::key(name)].handoff.node.clone().unwrap();
     let homes: Vec<(String, String)> =
@@ -540,8 +538,7 @@ fn a_gathered_gang_that_holds_room_is_not_overtaken_when_the_rest_comes_free() {
     }
     gangs.asks("filler", &[(key::NVIDIA_GPU, "4")], &[]);
     gangs.wait(1);
-    let keys = gang("g", "8", &[(REQUIRED, RACK), ("mode", "NonStrict")]);
-    (0..8).for_each(|n| gangs.asks(&format!("g-{n}"), &[(key::NVIDIA_GPU, "1")], &keys));
+    gangs.all_ask("g", 8, &[(key::NVIDIA_GPU, "1")], &gang("g", "8", &[(REQUIRED, RACK), ("mode", "NonStrict")]));
     gangs.wait(5);
     gangs.delete("filler");
     gangs.asks("young", &[(key::NVIDIA_GPU, "4")], &[]);

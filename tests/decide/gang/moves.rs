@@ -77,9 +77,7 @@ fn a_member_beyond_the_minimum_without_possible_room_does_not_stop_preemption() 
     (0..36).for_each(|n| gangs.member(&format!("low-{n}"), &[]));
     gangs.settle();
     let keys = gang("high", "33", &[]);
-    for n in 0..33 {
-        gangs.of_priority(&format!("high-{n}"), 9, &keys);
-    }
+    gangs.all_of_priority("high", 33, 9, &keys);
     gangs.asks_as("high-big", &[("cpu", "2")], &keys, |facts| {
         facts.spec.priority = 9;
         facts.spec.node_selector = labels_of("pool", "none");
@@ -161,8 +159,7 @@ fn what_a_pod_group_asks_for_in_all_is_told_in_the_units_of_people() {
 fn a_commit_whose_first_member_has_ended_before_the_last_one_was_bound_is_whole() {
     let mut gangs = TestGangs::with(Default::default());
     gangs.cluster.node("n", 3);
-    let keys = gang("g", "3", &[("match-policy", "only-waiting")]);
-    (0..4).for_each(|n| gangs.asks(&format!("g-{n}"), &[(key::NVIDIA_GPU, "1")], &keys));
+    gangs.all_ask("g", 4, &[(key::NVIDIA_GPU, "1")], &gang("g", "3", &[("match-policy", "only-waiting")]));
     gangs.cluster.settle();
     let first = gangs.bound();
     assert_eq!(first.len(), 1, "the others stand in the node's line");
@@ -178,7 +175,7 @@ fn a_commit_is_completed_by_the_next_leader_where_its_first_member_has_ended() {
         let mut gangs = TestGangs::with(Default::default());
         gangs.cluster.node("n", 3);
         let keys = gang("g", "3", &[("match-policy", policy)]);
-        (0..3).for_each(|n| gangs.asks(&format!("g-{n}"), &[(key::NVIDIA_GPU, "1")], &keys));
+        gangs.all_ask("g", 3, &[(key::NVIDIA_GPU, "1")], &keys);
         gangs.cluster.settle();
         let first = gangs.bound();
         assert_eq!(first.len(), 1, "the others stand in the node's line");

@@ -18,8 +18,7 @@ fn the_older_of_two_gangs_starts_when_its_gpus_come_free_ten_times_of_ten() {
         gangs.settle();
         for name in ["zz", "aa"] {
             gangs.cluster.now += Duration::from_secs(5);
-            let keys = gang(name, "8", &[]);
-            (0..8).for_each(|n| gangs.asks(&format!("{name}-{n}"), &[(key::NVIDIA_GPU, "1")], &keys));
+            gangs.all_ask(name, 8, &[(key::NVIDIA_GPU, "1")], &gang(name, "8", &[]));
             gangs.settle();
         }
         // A useful event that frees too little fails both in one pass.
@@ -44,8 +43,7 @@ fn what_waits_behind_hopeless_older_pods_is_tried_though_each_event_wakes_them()
     for n in 0..4 {
         // Room comes free before each step.
         gangs.cluster.finish(&format!("filler-{n}"));
-        let effects = gangs.cluster.scheduler.run(gangs.cluster.moment());
-        gangs.cluster.perform(effects);
+        gangs.cluster.run_once();
     }
     assert_eq!(gangs.settled().count("young"), 1);
 }

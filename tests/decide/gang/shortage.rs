@@ -33,8 +33,7 @@ fn free(gangs: &TestGangs, node: &str) -> u32 {
 }
 
 fn waits(gangs: &mut TestGangs, count: usize, each: usize) {
-    let keys = gang("big", &count.to_string(), &[]);
-    (0..count).for_each(|n| gangs.asks(&format!("big-{n}"), &[(key::NVIDIA_GPU, &each.to_string())], &keys));
+    gangs.all_ask("big", count, &[(key::NVIDIA_GPU, &each.to_string())], &gang("big", &count.to_string(), &[]));
     gangs.wait(2);
 }
 

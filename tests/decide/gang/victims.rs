@@ -19,9 +19,7 @@ fn gang_on(nodes: usize, min: &str) -> TestGangs {
     for n in 0..nodes {
         gangs.plain_node(&format!("n{n}"), 1, "x");
     }
-    for n in 0..nodes {
-        gangs.of_priority(&format!("low-{n}"), 1, &gang("low", min, &[]));
-    }
+    gangs.all_of_priority("low", nodes, 1, &gang("low", min, &[]));
     assert_eq!(gangs.settled().count("low"), nodes);
     gangs
 }
@@ -60,11 +58,10 @@ fn a_gang_that_ends_member_by_member_counts_those_that_have_succeeded() {
     for (policy, evicted) in [("once-satisfied", 1), ("waiting-running-succeed", 1), ("waiting-and-running", 2)] {
         let mut gangs = TestGangs::with(Default::default());
         (0..4).for_each(|n| gangs.plain_node(&format!("n{n}"), 1, "x"));
-        let keys = gang("low", "3", &[("match-policy", policy)]);
-        (0..4).for_each(|n| gangs.of_priority(&format!("low-{n}"), 1, &keys));
+        gangs.all_of_priority("low", 4, 1, &gang("low", "3", &[("match-policy", policy)]));
         gangs.settle();
         (0..2).for_each(|n| gangs.cluster.finish(&format!("low-{n}")));
-        (0..3).for_each(|n| gangs.of_priority(&format!("high-{n}"), 9, &[]));
+        gangs.all_of_priority("high", 3, 9, &[]);
         assert_eq!(gangs.settled().cluster.evicted.len(), evicted, "{policy}: {:?}", gangs.cluster.evicted);
     }
 }
@@ -74,7 +71,7 @@ fn what_an_earlier_run_has_done_spares_no_member_of_this_one() {
     let mut gangs = TestGangs::with(Default::default());
     (0..3).for_each(|n| gangs.plain_node(&format!("n{n}"), 1, "x"));
     for run in ["first", "second"] {
-        (0..3).for_each(|n| gangs.of_priority(&format!("{run}-{n}"), 1, &gang("low", "3", &[])));
+        gangs.all_of_priority(run, 3, 1, &gang("low", "3", &[]));
         assert_eq!(gangs.settled().count(run), 3);
         if run == "first" {
             (0..3).for_each(|n| gangs.cluster.finish(&format!("first-{n}")));
@@ -121,9 +118,7 @@ fn a_gang_with_a_member_as_important_as_the_pod_is_no_victim_below_its_minimum()
 fn a_gang_that_preempts_counts_the_surplus_of_its_victims_once() {
     // Two places are needed, the gang can spare one: all of it leaves, or none.
     let mut gangs = gang_on(4, "3");
-    for n in 0..2 {
-        gangs.of_priority(&format!("high-{n}"), 9, &gang("high", "2", &[]));
-    }
+    gangs.all_of_priority("high", 2, 9, &gang("high", "2", &[]));
     assert_eq!(gangs.settled().cluster.evicted.len(), 4, "{:?}", gangs.cluster.evicted);
     assert_eq!(gangs.cluster.nominations(), 2);
     leave(&mut gangs);
@@ -133,9 +128,7 @@ fn a_gang_that_preempts_counts_the_surplus_of_its_victims_once() {
 #[test]
 fn two_places_that_a_gang_can_spare_cost_only_these() {
     let mut gangs = gang_on(5, "3");
-    for n in 0..2 {
-        gangs.of_priority(&format!("high-{n}"), 9, &gang("high", "2", &[]));
-    }
+    gangs.all_of_priority("high", 2, 9, &gang("high", "2", &[]));
     assert_eq!(gangs.settled().cluster.evicted.len(), 2, "{:?}", gangs.cluster.evicted);
     leave(&mut gangs);
     assert_eq!((gangs.count("high"), gangs.count("low")), (2, 3));
@@ -156,7 +149,7 @@ fn a_gang_that_preempts_uses_a_budget_once() {
     let selector = with_label("app", "web");
     let budget = BudgetFacts { selector: Some(selector), allowed: 1 };
     gangs.cluster.event(WorldEvent::Budget(PodKey::new("ml", "web"), budget));
-    (0..2).for_each(|n| gangs.of_priority(&format!("high-{n}"), 9, &gang("high", "2", &[])));
+    gangs.all_of_priority("high", 2, 9, &gang("high", "2", &[]));
     gangs.settle();
     let evicted = &gangs.cluster.evicted;
     assert_eq!((evicted.len(), evicted.iter().filter(|pod| pod.starts_with("web")).count()), (2, 1), "{evicted:?}");
@@ -165,9 +158,7 @@ fn a_gang_that_preempts_uses_a_budget_once() {
 #[test]
 fn the_room_of_a_preempting_gang_stays_closed_while_one_victim_is_there() {
     let mut gangs = gang_on(2, "0");
-    for n in 0..3 {
-        gangs.of_priority(&format!("high-{n}"), 9, &gang("high", "3", &[]));
-    }
+    gangs.all_of_priority("high", 3, 9, &gang("high", "3", &[]));
     gangs.plain_node("free", 1, "x");
     gangs.wait(2);
     assert_eq!((gangs.cluster.evicted.len(), gangs.cluster.nominations()), (2, 3));
@@ -298,8 +289,7 @@ fn a_gang_looks_for_other_victims_when_the_node_of_one_dies_with_it() {
 #[test]
 fn no_pod_joins_a_gang_whose_members_are_about_to_leave() {
     let mut gangs = TestGangs::on_plain("n1", 2, "x");
-    let keys = gang("low", "2", &[("match-policy", "waiting-and-running")]);
-    gangs.come("low", 3, &keys);
+    gangs.come("low", 3, &gang("low", "2", &[("match-policy", "waiting-and-running")]));
     assert_eq!(gangs.count("low"), 2);
     gangs.asks_as("high", &[("cpu", "2")], &[], |facts| facts.spec.priority = 9);
     gangs.plain_node("n2", 1, "x");
@@ -367,8 +357,7 @@ fn a_gang_does_not_wait_for_a_pod_that_does_not_leave() {
 #[test]
 fn a_gang_that_waits_for_the_deletion_of_a_member_says_so() {
     let mut gangs = TestGangs::on_plain("n1", 2, "x");
-    let keys = gang("low", "2", &[("match-policy", "waiting-and-running")]);
-    gangs.come("low", 3, &keys);
+    gangs.come("low", 3, &gang("low", "2", &[("match-policy", "waiting-and-running")]));
     // The same condition with other words is not written more often than this.
     gangs.wait(61);
     gangs.cluster.lost_evictions = 100;
@@ -383,8 +372,7 @@ fn a_gang_that_waits_for_the_deletion_of_a_member_says_so() {
 #[test]
 fn a_gang_whose_member_is_asked_to_leave_in_vain_goes_on_after_a_minute() {
     let mut gangs = TestGangs::on_plain("n1", 2, "x");
-    let keys = gang("low", "2", &[("match-policy", "waiting-and-running")]);
-    gangs.come("low", 3, &keys);
+    gangs.come("low", 3, &gang("low", "2", &[("match-policy", "waiting-and-running")]));
     gangs.cluster.lost_evictions = 100;
     gangs.asks_as("high", &[("cpu", "2")], &[], |facts| facts.spec.priority = 9);
     gangs.plain_node("n2", 1, "x");
@@ -402,7 +390,7 @@ fn racks_that_victims_cannot_empty_do_not_hide_the_one_that_they_can() {
         (0..pods).for_each(|n| in_pool_with(&mut gangs, (&format!("on-{rack}-{n}"), priority), &rack, &[]));
     }
     assert_eq!(gangs.settled().count("on-"), 22);
-    (0..2).for_each(|n| gangs.of_priority(&format!("g-{n}"), 9, &must("g", "2")));
+    gangs.all_of_priority("g", 2, 9, &must("g", "2"));
     gangs.settle();
     gangs.cluster.evicted.sort_unstable();
     assert_eq!(gangs.cluster.evicted, ["on-low-0", "on-low-1"]);
@@ -416,7 +404,7 @@ fn victims_leave_in_the_rack_where_that_costs_least() {
         in_pool_with(&mut gangs, (&format!("on-{node}"), priority), node, &[]);
     }
     assert_eq!(gangs.settled().count("on-"), 3);
-    (0..2).for_each(|n| gangs.of_priority(&format!("g-{n}"), 9, &must("g", "2")));
+    gangs.all_of_priority("g", 2, 9, &must("g", "2"));
     gangs.settle();
     gangs.cluster.evicted.sort_unstable();
     assert_eq!(gangs.cluster.evicted, ["on-c", "on-d"], "in r1 one of higher priority would leave");

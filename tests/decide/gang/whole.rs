@@ -22,7 +22,7 @@ fn training(keys: &Keys) -> TestGangs {
     gangs.cluster.node("a", 2);
     gangs.cluster.node("b", 2);
     gangs.asks("ps", &[("cpu", "1")], keys);
-    (0..4).for_each(|n| gangs.asks(&format!("worker-{n}"), &[(key::NVIDIA_GPU, "2")], keys));
+    gangs.all_ask("worker", 4, &[(key::NVIDIA_GPU, "2")], keys);
     gangs.settle();
     gangs
 }
@@ -337,8 +337,7 @@ fn row_22_under_waiting_running_succeed_the_succeeded_count() {
 #[test]
 fn row_23_a_gang_on_one_node_goes_through_its_lock_one_by_one_and_whole() {
     let mut gangs = TestGangs::new(64);
-    let keys = gang("g", "3", &[]);
-    (0..3).for_each(|n| gangs.asks(&format!("g-{n}"), &[(key::NVIDIA_GPU, "1")], &keys));
+    gangs.all_ask("g", 3, &[(key::NVIDIA_GPU, "1")], &gang("g", "3", &[]));
     for served in 0..3 {
         gangs.cluster.settle();
         assert_eq!(gangs.count("g"), served + 1);
@@ -361,8 +360,7 @@ fn row_25_after_a_crash_the_broken_commit_is_completed_first() {
         let mut gangs = TestGangs::new(64);
         gangs.cluster = TestScheduler::new();
         gangs.cluster.node("n", 8);
-        let keys = gang("g", "5", &[("match-policy", policy)]);
-        (0..5).for_each(|n| gangs.asks(&format!("g-{n}"), &[(key::NVIDIA_GPU, "1")], &keys));
+        gangs.all_ask("g", 5, &[(key::NVIDIA_GPU, "1")], &gang("g", "5", &[("match-policy", policy)]));
         gangs.cluster.now += std::time::Duration::from_secs(1);
         gangs.cluster.settle();
         gangs.cluster.serves("n");
@@ -414,9 +412,7 @@ fn against(low: usize, pinned: usize) -> TestGangs {
         gangs.of_priority(&format!("low-{n}"), if n < low { 1 } else { 9 }, &none());
     }
     gangs.settle();
-    for n in 0..4 {
-        gangs.of_priority(&format!("high-{n}"), 9, &gang("high", "4", &[]));
-    }
+    gangs.all_of_priority("high", 4, 9, &gang("high", "4", &[]));
     gangs.settle();
     gangs
 }

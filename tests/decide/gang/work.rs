@@ -61,8 +61,7 @@ fn an_attempt_goes_through_the_members_once() {
 #[test]
 fn a_gang_of_many_alike_that_fits_nowhere_costs_one_look_at_its_members() {
     let mut gangs = TestGangs::new(4);
-    let keys = gang("never", "50", &[]);
-    (0..50).for_each(|n| gangs.asks(&format!("never-{n}"), &[("cpu", "9")], &keys));
+    gangs.all_ask("never", 50, &[("cpu", "9")], &gang("never", "50", &[]));
     gangs.settle();
     assert_eq!((gangs.count("never"), gangs.reason("never-7")), (0, "Unschedulable"));
     assert_eq!((offered(&gangs), gangs.cluster.stats().groups.attempts), (50, 1));
@@ -113,12 +112,6 @@ fn work(gangs: &TestGangs) -> u64 {
     stats.work.done() / stats.groups.attempts
 }
 
-fn run_once(gangs: &mut TestGangs) {
-    let now = gangs.cluster.moment();
-    let effects = gangs.cluster.scheduler.run(now);
-    gangs.cluster.perform(effects);
-}
-
 #[test]
 fn a_search_whose_placements_compare_all_pods_tries_the_fewer_the_more_there_are() {
     let mut gangs = large();
@@ -164,8 +157,8 @@ fn a_call_decides_no_more_once_its_decisions_have_cost_much() {
     pool(&mut gangs, 0..64);
     crowd(&mut gangs, 2000);
     (0..5).for_each(|n| apart(&mut gangs, &format!("g{n}"), &[]));
-    run_once(&mut gangs);
-    let tried = gangs.cluster.stats().groups.attempts;
+    gangs.cluster.run_once();
+    let tried = gangs.cluster.stats().group_attempts;
     assert!((1..5).contains(&tried), "{tried} gangs tried in one call");
     assert!(gangs.cluster.scheduler.next().is_some_and(|at| at <= gangs.cluster.now), "the others are due");
     assert!(gangs.settled().cluster.stats().groups.attempts >= 5);
@@ -183,7 +176,7 @@ fn groups_that_hold_room_do_not_multiply_the_searches_of_one_decision() {
     pool(&mut gangs, 4..64);
     crowd(&mut gangs, 2000);
     let before = gangs.cluster.stats().work.done();
-    run_once(&mut gangs);
+    gangs.cluster.run_once();
     let spent = gangs.cluster.stats().work.done() - before;
     // One search of each of the others, at 10,000, would cost 250,000.
     assert!((100_000..150_000).contains(&spent), "{spent}");

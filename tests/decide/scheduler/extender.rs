@@ -59,10 +59,7 @@ fn gpus_of_nodes_without_an_agent_are_counted_for_kube_scheduler_too() {
     }
     assert_eq!(fitting(&mut cluster, &third, &["n"]), [""; 0]);
     cluster.submit(third.clone());
-    let now = cluster.moment();
-    let effects =
-        cluster.scheduler.request_bind(RequestId(1), &third.handoff.pod, "n", std::time::Duration::from_secs(10), now);
-    cluster.perform(effects);
+    cluster.requests(1, &third.handoff.pod, "n");
     let answers = cluster.scheduler.take_answers();
     assert!(
         matches!(&answers[0].verdict, BindVerdict::Failed(why) if why.contains("node n has no free GPU")),
@@ -87,15 +84,7 @@ fn a_pod_of_kube_scheduler_is_explained_by_its_extender_calls_and_bind() {
     let reported = cluster.explain(&key).unwrap().verdict;
     assert!(reported.message.ends_with("fits node n"), "{reported:?}");
     cluster.set_lock("n", "who knows");
-    let now = cluster.moment();
-    let effects = cluster.scheduler.request_bind(
-        RequestId(1),
-        &waiting.handoff.pod,
-        "n",
-        std::time::Duration::from_secs(10),
-        now,
-    );
-    cluster.perform(effects);
+    cluster.requests(1, &waiting.handoff.pod, "n");
     let listed = cluster.queue_report().items;
     let bind = listed.iter().find(|item| item.name == key.to_string()).unwrap();
     assert_eq!((bind.node.as_deref(), bind.state), (Some("n"), PodState::WaitingForLock), "{bind:?}");
@@ -170,10 +159,7 @@ fn devices_that_were_freed_for_a_nominated_pod_are_closed_to_less_important_ones
     assert_eq!(fitting(&mut cluster, &high, &["n1", "n2"]), ["n1"]);
     let higher = theirs(&cluster, "higher", ONE, 200);
     assert_eq!(fitting(&mut cluster, &higher, &["n1", "n2"]), ["n1", "n2"]);
-    let now = cluster.moment();
-    let effects =
-        cluster.scheduler.request_bind(RequestId(1), &low.handoff.pod, "n1", std::time::Duration::from_secs(10), now);
-    cluster.perform(effects);
+    cluster.requests(1, &low.handoff.pod, "n1");
     let answers = cluster.scheduler.take_answers();
     assert!(matches!(&answers[0].verdict, BindVerdict::Failed(why) if why.contains("n1")), "{answers:?}");
     cluster.delete("high");

@@ -144,8 +144,7 @@ fn a_write_that_is_refused_because_it_was_made_has_the_lock() {
         cluster.hold = false;
         cluster.locks.insert("n".into(), new.to_string());
         let result = LockResult::Contended(LockRead::parse(Some(&new)));
-        let effects = cluster.scheduler.report(EffectResult::Lock { ticket, result }, cluster.moment());
-        cluster.perform(effects);
+        cluster.report(EffectResult::Lock { ticket, result });
         cluster.settle();
         assert_eq!((cluster.node_of("a"), cluster.lock_writes), (Some("n"), 0), "{lock_format:?}");
     }

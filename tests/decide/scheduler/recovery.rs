@@ -319,8 +319,7 @@ fn a_lock_that_this_scheduler_has_removed_is_gone_before_the_watch_shows_it() {
     let Effect::Release { node, old, .. } = cluster.held.remove(0) else { panic!("another request") };
     cluster.locks.remove("n");
     let done = EffectResult::Release { node, old, result: LockResult::Done };
-    let effects = cluster.scheduler.report(done, cluster.moment());
-    cluster.perform(effects);
+    cluster.report(done);
     cluster.comes("a", ONE);
     assert!(matches!(&*cluster.held, [Effect::Lock { old: None, .. }]), "{:?}", cluster.held);
 }
@@ -335,8 +334,7 @@ fn a_node_that_is_deleted_under_a_bind_is_forgotten() {
     }
     let Effect::Lock { ticket, .. } = cluster.held.remove(0) else { panic!("another request") };
     let gone = EffectResult::Lock { ticket, result: LockResult::NodeGone };
-    let effects = cluster.scheduler.report(gone, cluster.moment());
-    cluster.perform(effects);
+    cluster.report(gone);
     cluster.comes("b", ONE);
     assert_eq!((cluster.bind_attempts(), cluster.world().node_id("n")), (0, None));
 }

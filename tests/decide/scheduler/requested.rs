@@ -1,7 +1,5 @@
 //! Binds that another scheduler requests: it chooses the node, waits for a short time, and gets one answer.
 
-use std::time::Duration;
-
 use baton::contract::{PodRef, key};
 use baton::decide::core::rules::plugins::DefaultSet;
 use baton::decide::pod::{Deletion, Phase};
@@ -32,9 +30,7 @@ fn reference(name: &str) -> PodRef {
 
 /// Requests the bind of a pod to a node, to be answered within ten seconds.
 fn request(cluster: &mut TestScheduler, id: u64, pod: &PodRef, node: &str) {
-    let (wait, now) = (Duration::from_secs(10), cluster.moment());
-    let effects = cluster.scheduler.request_bind(RequestId(id), pod, node, wait, now);
-    cluster.perform(effects);
+    cluster.requests(id, pod, node);
     cluster.settle();
 }
 

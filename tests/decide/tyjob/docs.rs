@@ -76,6 +76,11 @@ fn submit(jobs: &mut TestJobs, facts: JobFacts) -> String {
     name
 }
 
+fn submit_example(jobs: &mut TestJobs, policy: BasicPolicy) -> String {
+    let job = example_of(policy, jobs);
+    submit(jobs, job)
+}
+
 /// A pod of no job on a node.
 fn busy(jobs: &mut TestJobs, node: &str, cpu: &str, memory: &str) {
     jobs.cluster.pod_as(&format!("on-{node}"), &[("cpu", cpu), ("memory", memory)], |facts| {
@@ -118,8 +123,7 @@ fn every_example_is_placed_on_a_cluster_with_room_and_its_pods_start() {
 #[test]
 fn the_gang_of_the_documentation_has_every_pod_or_none() {
     let mut jobs = TestJobs::on("a", 1, 1);
-    let job = example_of(BasicPolicy::Gang, &jobs);
-    let name = submit(&mut jobs, job);
+    let name = submit_example(&mut jobs, BasicPolicy::Gang);
     assert_eq!((jobs.state(&name), jobs.places(&name).len()), (Some(ScheduleState::Unscheduled), 0));
     jobs.node("b", 1, 0);
     jobs.cluster.wait(2);
@@ -131,8 +135,7 @@ fn the_packed_job_of_the_documentation_leaves_the_free_node_free() {
     let mut jobs = TestJobs::on("a", 16, 8);
     jobs.node("b", 16, 8);
     busy(&mut jobs, "b", "4", "1Gi");
-    let job = example_of(BasicPolicy::BinPack, &jobs);
-    let name = submit(&mut jobs, job);
+    let name = submit_example(&mut jobs, BasicPolicy::BinPack);
     let places = jobs.places(&name);
     assert!(places.len() == 5 && places.values().all(|node| node == "b"), "{places:?}");
 }
@@ -142,8 +145,7 @@ fn the_documented_leader_has_the_free_node_and_the_workers_the_used_one() {
     let mut jobs = TestJobs::on("a", 16, 8);
     jobs.node("b", 16, 8);
     busy(&mut jobs, "a", "4", "1Gi");
-    let job = example_of(BasicPolicy::LeaderFirst, &jobs);
-    let name = submit(&mut jobs, job);
+    let name = submit_example(&mut jobs, BasicPolicy::LeaderFirst);
     let places = jobs.places(&name);
     assert_eq!((places.len(), places["learner"].as_str()), (9, "b"));
     assert_eq!(places.values().filter(|node| *node == "a").count(), 8, "{places:?}");
@@ -157,13 +159,11 @@ fn the_balanced_job_of_the_documentation_goes_where_cpu_and_memory_stay_even() {
     }
     busy(&mut jobs, "a", "4", "4Gi");
     busy(&mut jobs, "b", "2", "6Gi");
-    let job = example_of(BasicPolicy::MinFragment, &jobs);
-    let packed = job.clone();
-    let name = submit(&mut jobs, job);
+    let mut packed = example_of(BasicPolicy::MinFragment, &jobs);
+    let name = submit(&mut jobs, packed.clone());
     // The leader: a would be at 6/8 and 6/16, b is at 4/8 and 8/16. The workers: b again, up to 6/8 and 16/16.
     assert_eq!(jobs.places(&name).into_values().collect::<Vec<_>>(), ["b", "b", "b"]);
     jobs.remove(&name);
-    let mut packed = packed;
     packed.spec.as_mut().unwrap().basic = BasicPolicy::BinPack;
     let name = submit(&mut jobs, packed);
     assert_eq!(jobs.places(&name)["learner"], "a", "the fuller node, by another policy");
@@ -173,8 +173,7 @@ fn the_balanced_job_of_the_documentation_goes_where_cpu_and_memory_stay_even() {
 fn the_job_of_the_documentation_that_keeps_together_goes_where_all_of_it_fits() {
     let mut jobs = TestJobs::on("a", 3, 0);
     jobs.node("b", 4, 0);
-    let job = example_of(BasicPolicy::JobAffinity, &jobs);
-    let name = submit(&mut jobs, job);
+    let name = submit_example(&mut jobs, BasicPolicy::JobAffinity);
     let places = jobs.places(&name);
     assert!(places.len() == 4 && places.values().all(|node| node == "b"), "{places:?}");
 }
@@ -185,8 +184,7 @@ fn the_job_of_the_documentation_that_keeps_apart_has_a_node_for_each_pod() {
     for name in ["a", "b", "c", "d"] {
         jobs.node(name, 4, 0);
     }
-    let job = example_of(BasicPolicy::JobAntiAffinity, &jobs);
-    let name = submit(&mut jobs, job);
+    let name = submit_example(&mut jobs, BasicPolicy::JobAntiAffinity);
     let nodes: BTreeSet<String> = jobs.places(&name).into_values().collect();
     assert_eq!(nodes.len(), 4);
 }

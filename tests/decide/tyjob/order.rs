@@ -200,8 +200,7 @@ fn a_round_goes_on_to_its_last_job_though_the_first_is_written_meanwhile() {
             jobs.cluster.jobs.get_mut(&job).unwrap().version += 1;
             jobs.cluster.tell_job(&job);
         }
-        let effects = jobs.cluster.scheduler.run(jobs.cluster.moment());
-        jobs.cluster.perform(effects);
+        jobs.cluster.run_once();
     }
     assert_eq!(jobs.state("young"), Some(ScheduleState::ScheduledSucceed));
 }

@@ -101,6 +101,11 @@ impl TestGangs {
         self.asks_as(name, &[("cpu", "1")], keys, |facts| facts.spec.priority = priority);
     }
 
+    /// Members `<prefix>-0` … of one CPU and this priority.
+    pub fn all_of_priority(&mut self, prefix: &str, count: usize, priority: i32, keys: &[(String, String)]) {
+        (0..count).for_each(|n| self.of_priority(&format!("{prefix}-{n}"), priority, keys));
+    }
+
     /// The pod's keys are edited.
     pub fn restate(&mut self, name: &str, keys: &[(String, String)]) {
         self.change(name, |facts| facts.spec.gang = declared("ml", keys));
@@ -111,7 +116,12 @@ impl TestGangs {
         self.asks_as(name, limits, keys, |_| ());
     }
 
-    /// The same, of a pod with more to it.
+    /// Members `<prefix>-0` … that each ask for `limits`.
+    pub fn all_ask(&mut self, prefix: &str, count: usize, limits: &[(&str, &str)], keys: &[(String, String)]) {
+        (0..count).for_each(|n| self.asks(&format!("{prefix}-{n}"), limits, keys));
+    }
+
+    /// The same as [`TestGangs::asks`], of a pod with more to it.
     pub fn asks_as(
         &mut self,
         name: &str,

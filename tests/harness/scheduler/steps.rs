@@ -1,6 +1,10 @@
 //! Steps of a test: something happens to the cluster, and the scheduler does all that it can do at that time.
 
+use std::time::Duration;
+
+use baton::contract::PodRef;
 use baton::contract::inventory::Device;
+use baton::decide::scheduler::RequestId;
 use baton::decide::tyjob::placement::PriorityClassFacts;
 use baton::decide::world::{PodFacts, WorldEvent};
 
@@ -24,6 +28,18 @@ impl TestScheduler {
     pub fn after(&mut self, seconds: u64) -> &mut Self {
         self.wait(seconds);
         self
+    }
+
+    /// One step of the scheduler.
+    pub fn run_once(&mut self) {
+        let effects = self.scheduler.run(self.moment());
+        self.perform(effects);
+    }
+
+    /// Another scheduler requests the bind of a pod to a node, to be answered within ten seconds.
+    pub fn requests(&mut self, id: u64, pod: &PodRef, node: &str) {
+        let effects = self.scheduler.request_bind(RequestId(id), pod, node, Duration::from_secs(10), self.moment());
+        self.perform(effects);
     }
 
     pub fn priority_class(&mut self, name: &str, value: i32) {
