@@ -10,7 +10,6 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::{Row, fields, judge, spec_schema};
-use crate::harness::pod;
 use crate::harness::tyjobs::TestJobs;
 
 /// The field whose values are placing policies.

@@ -321,9 +321,9 @@ fn kept_nodes_on_which_the_gang_does_not_fit_any_more_are_given_up() {
     let intact = (0..4).map(|n| format!("n{n}")).find(|node| *node != failed && !last.contains(node)).unwrap();
     fails(&mut gangs, &last[0]);
     fails(&mut gangs, &intact);
-    let report = gangs.after(610).cluster.queue_report().kept;
-    let said: Vec<&str> = report.iter().map(|kept| kept.kept_for.as_str()).collect();
-    assert_eq!(said, ["gang ml/next"], "{}", gangs.condition("big-0"));
+    let report = gangs.after(610).cluster.queue_report().closed;
+    let said: Vec<&str> = report.iter().map(|closed| closed.why.as_str()).collect();
+    assert_eq!(said, ["it is kept for gang ml/next"], "{}", gangs.condition("big-0"));
 }
 
 #[test]

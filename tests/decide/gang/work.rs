@@ -158,7 +158,7 @@ fn a_call_decides_no_more_once_its_decisions_have_cost_much() {
     crowd(&mut gangs, 2000);
     (0..5).for_each(|n| apart(&mut gangs, &format!("g{n}"), &[]));
     gangs.cluster.run_once();
-    let tried = gangs.cluster.stats().group_attempts;
+    let tried = gangs.cluster.stats().groups.attempts;
     assert!((1..5).contains(&tried), "{tried} gangs tried in one call");
     assert!(gangs.cluster.scheduler.next().is_some_and(|at| at <= gangs.cluster.now), "the others are due");
     assert!(gangs.settled().cluster.stats().groups.attempts >= 5);

@@ -14,7 +14,7 @@ use baton::ops::explain::{pod_text, what_if_text};
 
 use super::holders::status;
 use crate::harness::parts::{labels_of, near as near_pods};
-use crate::harness::{TestScheduler, gpu_device, pod};
+use crate::harness::{TestScheduler, gpu_device, pod, wall};
 
 const ONE: &[(&str, &str)] = &[(key::NVIDIA_GPU, "1")];
 const FOUR: &[(&str, &str)] = &[(key::NVIDIA_GPU, "4")];
@@ -242,12 +242,9 @@ fn what_if_gives_its_reasons_once_where_a_pod_leaves_already() {
     cluster.settle();
     let at = wall(cluster.now + std::time::Duration::from_secs(30));
     cluster.change_pod("low", |facts| facts.handoff.deleting = Some(Deletion { at, grace_seconds: 30 }));
-    let facts = changed("urgent", ONE, cluster.now, |facts| {
-        let mut spec = (*facts.spec).clone();
-        spec.priority = 100;
-        facts.spec = spec.into();
-    });
-    let text = what_if_text(&cluster.what_if(facts), false);
+    let mut urgent = pod("urgent", ONE, cluster.now);
+    urgent.spec.priority = 100;
+    let text = what_if_text(&cluster.what_if(urgent), false);
     let first = "Pod ml/urgent would wait for pods that are leaving node n.\n  1 node has no free GPU (n)\n";
     assert!(text.starts_with(first) && text.matches("no free GPU").count() == 1, "{text}");
 }

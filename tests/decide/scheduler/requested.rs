@@ -6,7 +6,7 @@ use baton::decide::pod::{Deletion, Phase};
 use baton::decide::scheduler::{BindVerdict, Config, RequestId};
 use baton::decide::world::spec::VolumeUse;
 
-use crate::harness::{Fault, TestScheduler, pod};
+use crate::harness::{Fault, TestScheduler};
 
 const ONE: &[(&str, &str)] = &[(key::NVIDIA_GPU, "1")];
 const THEIRS: &str = "default-scheduler";

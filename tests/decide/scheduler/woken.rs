@@ -182,7 +182,7 @@ fn a_pod_starts_on_what_the_pod_of_a_place_does_not_ask_for() {
     let mut made = jobs.pod_of("rl", "rl-learner");
     let less = pod("less", ONE, jobs.cluster.now);
     made.handoff.containers = less.handoff.containers.clone();
-    made.spec.requests = less.made.spec.requests.clone();
+    made.spec.requests = less.spec.requests.clone();
     jobs.cluster.enters(made);
     jobs.serve();
     assert_eq!(jobs.cluster.node_of("rl-learner"), Some("n"));

@@ -9,7 +9,7 @@ use baton::decide::tyjob::placement::{JobFacts, JobSpec};
 use serde_json::{Value, json};
 
 use crate::harness::tyjobs::TestJobs;
-use crate::harness::{pod, wall};
+use crate::harness::wall;
 
 /// Every TYJob among the YAML blocks of a text.
 fn jobs_in(text: &str) -> Vec<Value> {

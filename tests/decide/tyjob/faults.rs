@@ -8,7 +8,7 @@ use baton::decide::world::spec::Toleration;
 
 use crate::harness::gangs::{declared, gang};
 use crate::harness::tyjobs::{TestJobs, key as job_key};
-use crate::harness::{Fault, pod};
+use crate::harness::Fault;
 
 const CPU: &[(&str, &str)] = &[("cpu", "1")];
 
