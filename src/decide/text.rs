@@ -91,3 +91,8 @@ impl fmt::Debug for Text {
         fmt::Debug::fmt(&**self, f)
     }
 }
+
+/// `1 pod`, `8 pods`.
+pub fn amount(count: usize, of: &str) -> String {
+    format!("{count} {of}{}", if count == 1 { "" } else { "s" })
+}

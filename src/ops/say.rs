@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::config::print_yaml;
 
-pub use baton_decide::explain::amount;
+pub use baton_decide::text::amount;
 
 /// Version of what commands print for programs.
 pub const API_VERSION: &str = "baton.io/v1alpha1";

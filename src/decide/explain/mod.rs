@@ -18,7 +18,7 @@ pub use gang::{GangExplanation, GangStanding, GangView, MemberView};
 pub use job::{JobExplanation, NodeRating, SeatExplanation};
 pub use judged::on_nodes;
 pub use node::{NodeRecords, taken_over};
-pub use what_if::{Unadmitted, UnadmittedObject, amount};
+pub use what_if::{Unadmitted, UnadmittedObject};
 
 pub use answer::{
     ClosedNode, DeviceDetail, Explanation, LockEnd, NodeExplanation, NodeVerdict, OneMove, PodState, PodVerdict,

@@ -8,6 +8,7 @@ use crate::core::timers::Moment;
 use crate::help::Help;
 use crate::lock::{BoundHolder, DaemonState, HolderState, stands};
 use crate::scheduler::Scheduler;
+use crate::text::amount;
 use crate::world::spec::TaintEffect;
 use crate::world::{Node, NodeFacts, Place, Stock, World};
 use baton_contract::DeviceType;
@@ -15,7 +16,6 @@ use baton_contract::DeviceType;
 use super::advice::by_help;
 use super::answer::{DeviceDetail, NodeExplanation};
 use super::judged::{NODE, devices_of};
-use super::what_if::amount;
 
 impl Scheduler {
     /// Explains the node of that name; `None` when there is none.

@@ -15,6 +15,7 @@ use crate::core::timers::Moment;
 use crate::devices::{Held, HeldDevice};
 use crate::gang::beyond;
 use crate::scheduler::Scheduler;
+use crate::text::amount;
 use crate::world::gangs::{GroupId, PodGroupFacts};
 use crate::world::{Confinement, Pod, PodFacts, PodId, Stock, World, WorldEvent};
 use baton_contract::{PodRef, ShareIsolation, key};
@@ -99,11 +100,6 @@ const COUNTED_ONLY: &str = "its shares are counted, not limited on this node: ea
 fn are_counted_only(stock: Option<&Stock>, held: &Held) -> bool {
     let is_share = |of: &HeldDevice| of.amount(key::GPU_MEMORY_RATIO) > 0 && of.percent() < key::WHOLE;
     stock.is_some_and(|stock| stock.shares().isolation == ShareIsolation::None) && held.devices().iter().any(is_share)
-}
-
-/// `1 pod`, `8 pods`.
-pub fn amount(count: usize, of: &str) -> String {
-    format!("{count} {of}{}", if count == 1 { "" } else { "s" })
 }
 
 /// What is not judged of a TYJob.

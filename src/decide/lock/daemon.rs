@@ -247,7 +247,12 @@ mod tests {
         ] {
             let said = state.not_serving(key::NVIDIA_GPU);
             assert!(said.starts_with(words), "{state:?}: {said}");
-            assert!(state.help() == help && state.look("n") == look, "{state:?}: {:?} {}", state.help(), state.look("n"));
+            assert!(
+                state.help() == help && state.look("n") == look,
+                "{state:?}: {:?} {}",
+                state.help(),
+                state.look("n")
+            );
         }
     }
 }

@@ -142,7 +142,10 @@ mod tests {
             "{table}"
         );
         let node_b = table.lines().find(|line| line.starts_with("node-b")).unwrap();
-        assert!(node_b.contains("stale") && node_b.contains("of this node has not been heard for over 5 min"), "{table}");
+        assert!(
+            node_b.contains("stale") && node_b.contains("of this node has not been heard for over 5 min"),
+            "{table}"
+        );
     }
 
     #[test]

@@ -6,7 +6,6 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::nodes::NodeRow;
 use super::table::{Row, RowId, age};
 use super::usage::{DeviceHolder, DeviceHolders};
 use baton_contract::inventory::{Device, DeviceInfo, device_names};
@@ -88,8 +87,8 @@ pub struct DeviceRow {
 pub(super) struct DeviceSurroundings<'a> {
     pub usage: &'a DeviceHolders,
     pub reserved: &'a [&'a ReservedDevices],
-    /// `None` where there is no such node.
-    pub node: Option<&'a NodeRow>,
+    /// Why its node gives new pods none of this type now; `None` where there is no such node.
+    pub gives_none: Option<&'a dyn Fn(&DeviceType) -> Option<String>>,
     pub wall: Timestamp,
 }
 
@@ -121,8 +120,8 @@ fn row(node: &str, info: &DeviceInfo, device: String, cordons: &Cordons, around:
     let cordon = cordons.of(id, info.labels.get(key::PARENT).map(String::as_str), wall);
     let reserved: Vec<&&ReservedDevices> = around.reserved.iter().filter(|of| of.devices.contains_key(id)).collect();
     let (used, kept) = (usage.percent(node, id), reserved.iter().map(|of| of.devices[id]).sum::<i64>());
-    let closed = around.node.and_then(|node| node.gives_none(&info.kind));
-    let takes = around.node.is_some() && closed.is_none();
+    let closed = around.gives_none.and_then(|why| why(&info.kind));
+    let takes = around.gives_none.is_some() && closed.is_none();
     let state = match used {
         _ if !info.health => DeviceState::Unhealthy,
         _ if cordon.is_some() => DeviceState::Cordoned,
@@ -134,7 +133,7 @@ fn row(node: &str, info: &DeviceInfo, device: String, cordons: &Cordons, around:
         _ => DeviceState::Off,
     };
     let usable = matches!(state, DeviceState::Free | DeviceState::Partly | DeviceState::Reserved);
-    let gone = around.node.is_none().then(|| format!("node {node} does not exist"));
+    let gone = around.gives_none.is_none().then(|| format!("node {node} does not exist"));
     let left = usage.leaving(node, id).map(str::to_owned);
     let reasons: Vec<String> = info.fault().into_iter().chain(cordon.map(Cordon::words)).chain(left).collect();
     let since = info.health_condition().map(|condition| condition.last_transition_time.0);

@@ -110,8 +110,9 @@ impl NodesView {
         for (name, object) in &snapshot.devices {
             let node = view.nodes.binary_search_by(|row| row.name.cmp(name)).ok().map(|at| &mut view.nodes[at]);
             let (usage, reserved, wall) = (&usage, reserved_on(name), snapshot.wall);
-            let around = DeviceSurroundings { usage, reserved, node: node.as_deref(), wall };
-            let devices = devices::of_node(name, object, &around);
+            let why = |kind: &DeviceType| node.as_deref().and_then(|row| row.gives_none(kind));
+            let gives_none = node.is_some().then_some(&why as &dyn Fn(&DeviceType) -> Option<String>);
+            let devices = devices::of_node(name, object, &DeviceSurroundings { usage, reserved, gives_none, wall });
             if let Some(row) = node {
                 devices.iter().for_each(|device| row.count(device));
             }

@@ -6,9 +6,9 @@ use baton::decide::pod::Phase;
 use baton::decide::world::Place;
 use baton::decide::world::spec::Toleration;
 
+use crate::harness::Fault;
 use crate::harness::gangs::{declared, gang};
 use crate::harness::tyjobs::{TestJobs, key as job_key};
-use crate::harness::Fault;
 
 const CPU: &[(&str, &str)] = &[("cpu", "1")];
 
