@@ -109,9 +109,14 @@ impl LightNode {
         self.spec.unschedulable
     }
 
-    /// As `kubectl` shows it: `Ready` or `NotReady`, with `SchedulingDisabled` behind a comma on a cordoned node.
+    /// As `kubectl` shows it: `Ready` or `NotReady`, `Unknown` without that condition, with `SchedulingDisabled` behind a comma on a
+    /// cordoned node.
     pub fn status_words(&self) -> String {
-        let ready = if self.ready().is_some_and(|found| &*found.status == "True") { "Ready" } else { "NotReady" };
+        let ready = match self.ready() {
+            None => "Unknown",
+            Some(_) if self.kubelet_ready() => "Ready",
+            Some(_) => "NotReady",
+        };
         if self.spec.unschedulable { format!("{ready},SchedulingDisabled") } else { ready.to_owned() }
     }
 

@@ -96,7 +96,7 @@ pub fn reasoned(reason: &str, message: &str) -> String {
 }
 
 /// Of a device that its Device object calls unhealthy without a reason.
-const UNSAID: &str = "not healthy, without a reason";
+const UNSAID: &str = "not healthy; the Device object gives no reason, `baton doctor` on the node may";
 
 impl DeviceInfo {
     /// Why it takes no new pods: the reason of its condition and its message. `None` for a healthy one.

@@ -139,7 +139,7 @@ where
 }
 
 /// What gives a user the rights of most commands: outside of `baton-system`, names of ClusterRoles end in the namespace.
-pub const LACKS_RIGHTS: &str = "this user may not: `kubectl create clusterrolebinding NAME --clusterrole=baton-operator --user=USER` gives the rights \
+pub const LACKS_RIGHTS: &str = "this user may not: an administrator's `kubectl create clusterrolebinding NAME --clusterrole=baton-operator --user=USER` gives the rights \
                                 of get, audit, cordon and drain (baton-operator-NAMESPACE where Baton is not in baton-system; docs/operate.md)";
 
 /// After a refusal the user needs rights; without an answer the server has to be found.
@@ -150,7 +150,7 @@ pub fn cannot(what: &str, error: kube::Error) -> anyhow::Error {
 /// The same of a request that takes no right outside of the daemons' `namespace`.
 pub fn cannot_in(namespace: &str, what: &str, error: kube::Error) -> anyhow::Error {
     let hint = format!(
-        "this user may not: `kubectl -n {namespace} create rolebinding NAME --role=baton-operator --user=USER` gives the rights to ask the daemons"
+        "this user may not: an administrator's `kubectl -n {namespace} create rolebinding NAME --role=baton-operator --user=USER` gives the rights to ask the daemons"
     );
     hinted(what, &hint, error)
 }

@@ -191,8 +191,8 @@ impl std::fmt::Display for Violation {
             ),
             Self::MalformedLock { node, value } => {
                 let whose = LockRead::parse(Some(value)).whose().unwrap_or_default();
-                let end = taken_over("unchanged after --node-lock-expiry");
-                write!(f, "node {node} is locked by {whose}; {end}: `baton get locks` says when, and what to do")
+                let end = taken_over("unchanged once --node-lock-expiry has passed (5m unless set)");
+                write!(f, "node {node} is locked by {whose}; {end}: `baton get locks {node}` says when, and what to do")
             }
             Self::Lock { node, value, holder, seconds, why } => {
                 let value = holder.as_deref().map(str::to_owned).or_else(|| LockRead::parse(Some(value)).whose());

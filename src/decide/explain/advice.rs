@@ -43,12 +43,13 @@ pub(super) fn by_help(help: Help) -> Option<&'static str> {
              kill it there by `pkill -KILL -f '^[^ ]*baton.device-plugin'`"
         }
         Help::Stopped => {
-            "The node daemon there ended in order: its pod was deleted or is being replaced, or the DaemonSet does not select the node any more: \
-             `kubectl get daemonsets,pods -A -o wide -l app.kubernetes.io/name=baton-device-plugin` shows both"
+            "The node daemon there was shut down: its pod was deleted or is being replaced, or the DaemonSet does not select the node any more: \
+             `kubectl get daemonsets,pods -A -o wide -l app.kubernetes.io/name=baton-device-plugin` shows both; pods with devices start there \
+             once it runs again"
         }
         Help::Kubelet => {
-            "The kubelet is away there: on the machine `systemctl status kubelet` and `journalctl -u kubelet` say why; `kubectl describe node \
-             NODE` may still show it as ready for a minute"
+            "The kubelet there is away or not well: on the machine `systemctl status kubelet` and `journalctl -u kubelet` say why; `kubectl \
+             describe node NODE` has its condition Ready, which may be behind by a minute"
         }
         Help::AgentConfig => {
             "Give scheduler and node daemon the same --node-lock-key: `baton doctor` on that node says which side to change"

@@ -142,7 +142,7 @@ pub const XIDS: &[XidRule] = &[
     row(69, Application, "graphics engine class error", Other("the program used the GPU wrongly: look at it with compute-sanitizer")),
     row(74, Hardware, "NVLink error",
         Other("where programs fail on the link, reset its GPUs; if it returns, look at bridge, board and switch")),
-    row(79, Hardware, "GPU has fallen off the bus", Other("drain the node and reboot it; if it returns, look at power, temperature and slot")),
+    row(79, Hardware, "GPU has fallen off the bus", Other("drain the node (kubectl drain) and reboot it; if it returns, look at power, temperature and slot")),
     row(92, Hardware, "high rate of single bit ECC errors", Other("watch the GPU; if it goes on, have the GPU replaced")),
     row(94, Hardware, "contained memory error", Other("start the program again, and reset the GPU when it is idle")),
     row(95, Hardware, "uncontained memory error", Reset("; if it returns, have the GPU replaced")),

@@ -121,7 +121,9 @@ impl DaemonState {
         let waits = !pod.has_started() && pod.asks_for_devices();
         let concerns =
             matches!(self, Self::KubeletAway | Self::NotStarted) || (waits && !self.serves() && self != Self::Missing);
-        self.fault(node).filter(|_| concerns && pod.is_live())
+        // A pod without devices needs no daemon.
+        let state = if self == Self::NotStarted && !pod.asks_for_devices() { Self::KubeletAway } else { self };
+        state.fault(node).filter(|_| concerns && pod.is_live())
     }
 
     /// The same of one that does not serve this resource.
@@ -148,6 +150,9 @@ impl DaemonState {
     pub fn look(self, node: &str) -> String {
         match self.help() {
             Help::Kubelet => format!("systemctl status kubelet, on the machine of {node}"),
+            Help::Stopped => {
+                "kubectl get daemonsets,pods -A -o wide -l app.kubernetes.io/name=baton-device-plugin".to_owned()
+            }
             _ => format!(
                 "kubectl get pods -A -o wide -l app.kubernetes.io/name=baton-device-plugin --field-selector spec.nodeName={node}"
             ),
@@ -227,6 +232,7 @@ mod tests {
             (DaemonState::NotStarted, "the kubelet of n", "the kubelet of n"),
         ] {
             let said = |pod| state.fault_for(pod, "n").unwrap_or_default();
+            assert!(!said(&plain).contains("daemon"), "it needs none");
             for (pod, words) in [(&waits, of_waiting), (&runs, of_others), (&plain, of_others), (&ended, "")] {
                 let said = said(pod);
                 assert!(said.starts_with(words) && said.is_empty() == words.is_empty(), "{state:?} {words}: {said}");
@@ -238,8 +244,9 @@ mod tests {
     fn what_does_not_serve_a_resource_says_why_and_where_to_look() {
         let logs = "kubectl get pods -A -o wide -l app.kubernetes.io/name=baton-device-plugin --field-selector spec.nodeName=n";
         let kubelet = "systemctl status kubelet, on the machine of n";
+        let both = "kubectl get daemonsets,pods -A -o wide -l app.kubernetes.io/name=baton-device-plugin";
         for (state, words, help, look) in [
-            (DaemonState::Ended, "have a node daemon that was stopped", Help::Stopped, logs),
+            (DaemonState::Ended, "have a node daemon that was stopped", Help::Stopped, both),
             (DaemonState::Unregistered, "have a kubelet that is away", Help::Kubelet, kubelet),
             (DaemonState::Missing, "have no live node daemon", Help::Daemon, logs),
             (DaemonState::NotStarted, "have no live node daemon", Help::Kubelet, kubelet),

@@ -23,7 +23,7 @@ pub const SLOW: Duration = Duration::from_secs(15);
 /// with 1.37.2. The pattern is of the program's name alone: a shell or a log reader that names it has another first word.
 const HANGS: &str = "if the node daemon hangs, kill it on its machine: `pkill -KILL -f '^[^ ]*baton.device-plugin'`; it starts again, and \
                      running pods keep their devices; to delete the daemon's pod does nothing while the kubelet waits for its answer; a pod that \
-                     the kubelet refuses meanwhile fails, and its owner creates another one";
+                     the kubelet refuses meanwhile fails: its owner, or you, create another one";
 
 /// What is known of such a lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -97,8 +97,8 @@ impl LockDelay<'_> {
                  goes once {holder} is deleted, which waits for that kubelet, too"
             ),
             _ if daemon.help() == Help::Kubelet => format!(
-                "Look at the kubelet of {node}: on the machine `systemctl status kubelet` and `journalctl -u kubelet` say why; {holder} \
-                 starts and the lock goes once it answers; a deleted pod, too, stays until then"
+                "Look at the kubelet of {node}: on the machine `systemctl status kubelet` and `journalctl -u kubelet` say why. Once the \
+                 kubelet answers, {holder} starts and the lock goes; to delete {holder} does not help before that"
             ),
             _ => format!(
                 "Look at what does not answer: `{look}`; {holder} starts and the lock goes once it does; {HANGS}"

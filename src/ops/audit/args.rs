@@ -134,6 +134,7 @@ fn print(report: &AuditReport, policies: &InstalledPolicies, output: Option<Form
     }
     let counts = [(nodes, "node"), (devices, "Device object"), (pods_with_devices, "pod")];
     let counts = counts.map(|(count, of)| amount(*count, of)).join(", ");
-    writeln!(text, "{counts} with devices: {}", report.outcome(broken))?;
+    let (ask, outcome) = (if *pods_with_devices == 1 { "asks" } else { "ask" }, report.outcome(broken));
+    writeln!(text, "{counts} that {ask} for devices: {outcome}")?;
     Ok(text)
 }

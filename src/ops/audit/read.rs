@@ -241,7 +241,7 @@ fn held(world: &World, faults: BTreeMap<(String, String), (String, String)>) -> 
         let pods = pods.filter(|pod| found.holding(pod).is_some_and(holds)).map(|pod| pod.key().to_string());
         let pods: Vec<String> = pods.collect();
         (!pods.is_empty())
-            .then(|| format!("node {node}: {fault}; held by {}: `baton drain {node}/{name}`", pods.join(", ")))
+            .then(|| format!("node {node}: {fault}; held by {}: once its work is saved, `baton drain {node}/{name} --yes` evicts and cordons", pods.join(", ")))
     };
     faults.into_iter().filter_map(of).collect()
 }

@@ -65,7 +65,7 @@ impl CordonTarget {
     pub async fn find(client: Client, given: &DeviceName) -> anyhow::Result<Self> {
         let devices: Api<RawDevice> = Api::all(client.clone());
         let node = given.node.clone();
-        let cannot = |error: kube::Error| anyhow!("cannot read the Device object of node {node}: {}", said(&error));
+        let cannot = |error: kube::Error| live::cannot(&format!("read the Device object of node {node}"), error);
         let Some(object) = devices.get_opt(&node).await.map_err(cannot)? else {
             let nodes = Api::<Node>::all(client).list_metadata(&ListParams::default()).await.map_err(cannot)?;
             if nodes.items.iter().any(|known| known.name_any() == node) {

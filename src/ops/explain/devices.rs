@@ -188,12 +188,12 @@ impl PodHoldings {
         let (go, them) = if broken.len() == 1 { ("goes", "it") } else { ("go", "them") };
         let names: Vec<&str> = broken.iter().map(|row| &*row.device).collect();
         let drains: Vec<String> =
-            broken.iter().map(|row| format!("`baton drain {}/{}`", row.node, row.device)).collect();
+            broken.iter().map(|row| format!("`baton drain {}/{} --yes`", row.node, row.device)).collect();
         (!broken.is_empty()).then(|| {
             format!(
                 "{} {go} to no new pod; this one keeps {them} until it ends: once its work is saved, {} (which also cordons {them}: `baton \
                  uncordon` ends that), or delete the pod: its owner, or you, create another one. Where the machine has to be rebooted, \
-                 `kubectl cordon {}` first: otherwise the new pod may come back to it (docs/runbooks.md)",
+                 `kubectl drain {}` moves all of its pods (docs/runbooks.md)",
                 names.join(", "),
                 drains.join(" and "),
                 broken.first().map_or("", |row| &*row.node)
@@ -211,7 +211,7 @@ impl PodHoldings {
             );
         }
         if let Some(why) = &self.calls_unknown {
-            let _ = writeln!(out, "  the node daemon was asked which calls it has answered, and does not say: {why}");
+            let _ = writeln!(out, "  the node daemon was asked which calls it has answered, and gave no answer: {why}");
         }
         if self.held.is_empty() {
             return out;
@@ -260,7 +260,7 @@ pub(super) fn table(rows: &[DeviceRow], look: Look) -> String {
             ShownHealth::Unhealthy => {
                 let keeps = |holder: &DeviceHolder| format!("; {} keeps it until it ends", holder.pod);
                 let kept: String = row.holders.iter().map(keeps).collect();
-                let drain = row.is_to_drain().then(|| format!(" or `baton drain {}/{}`", row.node, row.device));
+                let drain = row.is_to_drain().then(|| format!(" or `baton drain {}/{} --yes`", row.node, row.device));
                 writeln!(out, "{} is out of service{since}: {reason}{kept}{}", row.device, drain.unwrap_or_default())
             }
             _ => writeln!(out, "{}: {reason}", row.device),

@@ -56,7 +56,7 @@ fn text_with(explanation: &NodeExplanation, rows: Option<String>, _wide: bool) -
             let _ = writeln!(out, "  {what} {}", parts.join(", "));
         }
     };
-    line("only for pods that tolerate", &explanation.taints);
+    line("keeps away pods that do not tolerate", &explanation.taints);
     explanation.not_given.iter().for_each(|what| line("not given to new pods:", std::slice::from_ref(what)));
     line("kept for", explanation.kept_for.as_slice());
     line("suspect, but so are too many nodes to keep pods away:", explanation.suspect.as_slice());

@@ -85,7 +85,7 @@ pub fn node(node: &NodeRow, devices: &[DeviceRow], wall: Timestamp) -> Value {
         "fault": node.daemon_fault,
         "suspect": node.suspect,
         "version": agent.and_then(|agent| agent.version.as_ref()),
-        "closed": node.closed,
+        "closed": node.why_none(),
         "model": model,
         "created": (!created.is_empty()).then_some(created),
         "devices": cells,

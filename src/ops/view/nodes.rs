@@ -209,6 +209,12 @@ impl NodeRow {
         }
     }
 
+    /// Why it gives nothing, or nothing of some types, without its lock.
+    pub fn why_none(&self) -> Option<String> {
+        let of_types = || self.not_given.values().cloned().collect::<Vec<_>>().join("; ");
+        self.closed.clone().or_else(|| Some(of_types()).filter(|why| !why.is_empty()))
+    }
+
     /// Counts a device of it.
     fn count(&mut self, device: &DeviceRow) {
         let count = if device.is_nic() { &mut self.rdma } else { &mut self.gpu };
@@ -233,8 +239,7 @@ impl NodeRow {
     /// What is not as on any other node: `2 unhealthy, 1 cordoned, locked by ml/a for 3s`.
     fn notes(&self) -> String {
         let daemon = || self.daemon_fault.as_ref().and_then(|_| self.daemon.fault(HERE));
-        let not_given = self.not_given.values().filter(|_| self.closed.is_none()).cloned();
-        let mut notes: Vec<String> = self.closed.clone().or_else(daemon).into_iter().chain(not_given).collect();
+        let mut notes: Vec<String> = self.why_none().or_else(daemon).into_iter().collect();
         notes.extend(self.unreadable.iter().map(|entry| format!("not read: {entry}")));
         if let Some(why) = self.suspect.as_ref().filter(|_| self.unheeded) {
             notes.push(format!("suspect, but so are too many nodes to keep pods away: {why}"));

@@ -192,7 +192,7 @@ fn waits(pod: &HandoffPod, notes: &Notes) -> Option<String> {
     let untried = !notes.tried && &*pod.scheduler_name != DEFAULT_NAME;
     untried.then(|| {
         let name = &pod.scheduler_name;
-        format!("spec.schedulerName is {name}, and no scheduler of that name has tried the pod; Baton places those of {DEFAULT_NAME}")
+        format!("spec.schedulerName is {name}, and no scheduler of that name has tried the pod; Baton places those of {DEFAULT_NAME}: create it again with that name")
     })
 }
 

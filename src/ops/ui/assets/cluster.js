@@ -228,7 +228,7 @@ export default function make(root) {
     const count = summaries.get(name);
     const closed = node.closed ? ` · ${node.closed}` : '';
     const bad = node.suspect ? ' · suspect' : node.daemon === 'fresh' && node.status === 'Ready' ? '' : ` · ${node.status}, daemon ${node.daemon}`;
-    setText(element.children[1], node.tooLarge ? 'too large to show' : `${count?.gpu.free ?? 0} free${bad || closed}`);
+    setText(element.children[1], node.tooLarge ? 'too large to show' : `${count?.gpu.free ?? 0} free${closed || bad}`);
     element.classList.toggle('silent', !node.open);
     element.classList.toggle('late', ['late', 'unregistered', 'away', 'stopped'].includes(node.daemon));
     element.cells.setAttribute('aria-label', all.map((cell) => sentence(cell.name, cell.device)).join('; '));

@@ -42,7 +42,7 @@ export default function make(root) {
       const broken = found.admission?.state === 'broken' ? found.admission.problems ?? [] : [];
       const texts = [...found.violations.map((violation) => violation.text), ...broken.map(String)];
       const notes = [found.leasesUnread, found.slicesUnread, ...found.leaving ?? [], ...found.stuck ?? [], ...found.unserved ?? [], ...found.unhealthy ?? [], ...found.unreadable ?? [], ...[...found.otherScheduler, ...found.visibleDevices].map((of) => `${of.pods.join(', ')}: ${of.text}`)];
-      const count = `${found.nodes} nodes, ${found.devices} Device objects and ${found.podsWithDevices} pods with devices were checked: `;
+      const count = `${found.nodes} nodes, ${found.devices} Device objects and ${found.podsWithDevices} pods that ask for devices were checked: `;
       findings.replaceChildren(
         h('p', { class: texts.length ? 'wrong' : 'first' }, count, found.outcome),
         h('ul', {}, [...texts, ...notes.filter(Boolean).map((note) => `note: ${note}`)].map((text) => h('li', {}, text))),
