@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::server::{HttpApi, JSON, MERGE, message};
+use crate::server::{HttpApi, JSON, MERGE, message, until};
 
 const CRDS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 const GANGS: &str = "/apis/x.io/v1/namespaces/default/gangs";
@@ -68,12 +68,7 @@ async fn a_definition_is_served_validated_and_taken_away_with_its_objects() {
     assert_eq!(c.delete(&format!("{CRDS}/gangs.x.io")).await.0, 200);
     assert_eq!(c.get(GANGS).await.0, 404);
     c.create(CRDS, definition()).await;
-    let wait = async {
-        while !c.read(GANGS).await["items"].as_array().unwrap().is_empty() {
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::time::timeout(crate::server::DEADLINE, wait).await.expect("objects of a removed definition go");
+    until("objects of a removed definition go", async || c.read(GANGS).await["items"] == json!([])).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::server::{HttpApi, JSON, MERGE, PODS, message, pod};
+use crate::server::{HttpApi, JSON, MERGE, PODS, message, pod, until};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bound_pod_stays_until_its_kubelet_deletes_it_with_no_grace() {
@@ -57,12 +57,8 @@ async fn a_foreground_deletion_waits_for_a_dependent_that_is_held() {
     }]);
     c.create(PODS, child).await;
     c.delete(&format!("{maps}/owner?propagationPolicy=Foreground")).await;
-    let wait = async {
-        while c.read(&format!("{PODS}/child")).await["metadata"].get("deletionTimestamp").is_none() {
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::time::timeout(crate::server::DEADLINE, wait).await.expect("the dependent is deleted first");
+    let deleted = async || c.read(&format!("{PODS}/child")).await["metadata"].get("deletionTimestamp").is_some();
+    until("the dependent is deleted first", deleted).await;
     assert_eq!(c.get(&format!("{maps}/owner")).await.0, 200);
     c.patch(&format!("{PODS}/child"), MERGE, json!({"metadata": {"finalizers": null}})).await;
     c.until_status(&format!("{maps}/owner"), 404).await;

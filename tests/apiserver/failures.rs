@@ -8,12 +8,11 @@ use kube::Api;
 use kube::api::PostParams;
 use serde_json::{Value, json};
 
-use crate::server::{DEADLINE, HttpApi, JSON, MERGE, PODS, message, pod};
+use crate::server::{HttpApi, JSON, MERGE, PODS, message, pod, until};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rule_answers_the_nth_matching_request_and_nothing_else() {
-    let c = HttpApi::new().await;
-    c.pod("a").await;
+    let c = HttpApi::with_pod().await;
     let rule = FaultRule::on("patch", "pods").named("a").after(1).times(1);
     let id = c.server.faults().add(rule, Effect::Answer(429, Some(7)));
     let patch = |n: u32| {
@@ -42,8 +41,7 @@ async fn a_lost_answer_leaves_the_write_and_a_dropped_request_does_not() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_silent_watch_is_accepted_and_says_nothing() {
-    let c = HttpApi::new().await;
-    c.pod("a").await;
+    let c = HttpApi::with_pod().await;
     c.server.faults().add(FaultRule::on("watch", "pods").times(1), Effect::SilentWatch);
     let silent = c.read(&format!("{PODS}?watch=1&resourceVersion=0&timeoutSeconds=1")).await;
     assert_eq!(silent, json!([]));
@@ -66,8 +64,7 @@ async fn probabilities_follow_the_seed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn objects_survive_a_restart_on_the_same_port() {
-    let c = HttpApi::new().await;
-    c.pod("a").await;
+    let c = HttpApi::with_pod().await;
     let client = c.client("admin").await;
     let pods: Api<Pod> = Api::default_namespaced(client);
     let before = c.server.url();
@@ -75,18 +72,12 @@ async fn objects_survive_a_restart_on_the_same_port() {
     pods.get("a").await.unwrap_err();
     c.server.restart().await.unwrap();
     assert_eq!(c.server.url(), before);
-    let again = async {
-        while pods.get("a").await.is_err() {
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::time::timeout(DEADLINE, again).await.expect("the same client gets through again");
+    until("the same client gets through again", async || pods.get("a").await.is_ok()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_blackout_refuses_or_hangs_and_ends() {
-    let c = HttpApi::new().await;
-    c.pod("a").await;
+    let c = HttpApi::with_pod().await;
     let pods: Api<Pod> = Api::default_namespaced(c.client("admin").await);
     c.server.faults().blackout(Blackout::Refuse);
     pods.get("a").await.unwrap_err();
@@ -94,18 +85,12 @@ async fn a_blackout_refuses_or_hangs_and_ends() {
     let hanging = tokio::time::timeout(Duration::from_millis(300), pods.get("a")).await;
     assert!(hanging.is_err(), "{hanging:?}");
     c.server.faults().blackout(Blackout::None);
-    let again = async {
-        while pods.get("a").await.is_err() {
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::time::timeout(DEADLINE, again).await.expect("the blackout is over");
+    until("the blackout is over", async || pods.get("a").await.is_ok()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn users_may_do_what_rules_and_roles_say() {
-    let c = HttpApi::new().await;
-    c.pod("a").await;
+    let c = HttpApi::with_pod().await;
     let agent = "system:serviceaccount:default:agent";
     let try_as = |user: &'static str, method: &'static str, path: String, body: Option<Value>| {
         let c = &c;

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use crate::server::{APPLY, DEADLINE, HttpApi, JSON, JSON_PATCH, MERGE, PODS, STRATEGIC, message, pod};
+use crate::server::{APPLY, HttpApi, JSON, JSON_PATCH, MERGE, PODS, STRATEGIC, message, pod, until};
 
 const POLICIES: &str = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies";
 const BINDINGS: &str = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings";
@@ -28,14 +28,9 @@ fn binding(name: &str) -> Value {
     json!({"metadata": {"name": name}, "spec": {"policyName": name, "validationActions": ["Deny"]}})
 }
 
-async fn until(c: &HttpApi, method: &str, path: &str, body: &Value, wanted: u16) {
-    let wait = async {
-        while c.send(method, path, JSON, body.clone()).await.0 != wanted {
-            tokio::task::yield_now().await;
-        }
-    };
-    let done = tokio::time::timeout(DEADLINE, wait).await;
-    assert!(done.is_ok(), "{method} {path} never answered {wanted}");
+async fn until_answered(c: &HttpApi, method: &str, path: &str, body: &Value, wanted: u16) {
+    let what = format!("{method} {path} answers {wanted}");
+    until(&what, async || c.send(method, path, JSON, body.clone()).await.0 == wanted).await;
 }
 
 /// Waits until the policies that are there judge: those made later do not judge earlier.
@@ -45,7 +40,7 @@ async fn settle(c: &HttpApi, name: &str) {
     let rules = [rule("", "configmaps", "CREATE")];
     c.create(POLICIES, policy(&marker, &rules, &json!({ "validations": validations }))).await;
     c.create(BINDINGS, binding(&marker)).await;
-    until(c, "POST", &format!("{MAPS}?dryRun=All"), &json!({"metadata": {"name": marker}}), 422).await;
+    until_answered(c, "POST", &format!("{MAPS}?dryRun=All"), &json!({"metadata": {"name": marker}}), 422).await;
 }
 
 /// Puts a policy in force.
@@ -157,8 +152,7 @@ async fn an_update_is_compared_with_the_object_before_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_policy_sees_what_would_be_stored_and_a_subresource_only_by_its_name() {
-    let c = HttpApi::new().await;
-    c.pod("a").await;
+    let c = HttpApi::with_pod().await;
     let expression = "object.status.phase == oldObject.status.phase && object.spec == oldObject.spec";
     let rules = [rule("", "pods", "UPDATE"), rule("", "pods/status", "UPDATE")];
     enforce_one(&c, &rules, expression).await;
@@ -205,8 +199,8 @@ async fn wildcards_match_subresources_as_they_are_written() {
             c.delete(&format!("{POLICIES}/{name}")).await;
         }
         let labels = json!({"metadata": {"labels": {"a": null}}});
-        let wait = async { while c.patch(&format!("{NODES}/n"), MERGE, labels.clone()).await.0 != 200 {} };
-        tokio::time::timeout(DEADLINE, wait).await.expect("a policy that is gone judges nothing");
+        let free = async || c.patch(&format!("{NODES}/n"), MERGE, labels.clone()).await.0 == 200;
+        until("a policy that is gone judges nothing", free).await;
     }
 }
 
@@ -236,8 +230,7 @@ async fn bindings_are_judged_as_what_is_posted() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_eviction_is_judged_and_its_deletion_is_not_judged_again() {
-    let c = HttpApi::new().await;
-    c.pod("a").await;
+    let c = HttpApi::with_pod().await;
     let rules = [rule("", "pods/eviction", "CREATE"), rule("", "pods", "DELETE")];
     let expression = "request.operation == 'CREATE' && has(object.metadata.annotations)";
     enforce_one(&c, &rules, expression).await;
@@ -418,16 +411,12 @@ async fn the_authorizer_tells_what_the_user_may() {
         assert_eq!(c.patch(roles, MERGE, json!({ "rules": rules })).await.0, 200);
         let user = [("Impersonate-User", "u")];
         let path = format!("{MAPS}?dryRun=All");
-        let wait = async {
-            loop {
-                let (_, body) = c.as_if(&user, "POST", (&path, JSON), Some(map("m", json!({})))).await;
-                let denied = message(&body).split_once(DENIED).map_or("", |(_, why)| why).to_owned();
-                if denied == wanted && body["reason"] != "Forbidden" {
-                    break;
-                }
-            }
-        };
-        assert!(tokio::time::timeout(DEADLINE, wait).await.is_ok(), "never denied with {wanted:?}");
+        until(&format!("it is denied with {wanted:?}"), async || {
+            let (_, body) = c.as_if(&user, "POST", (&path, JSON), Some(map("m", json!({})))).await;
+            let denied = message(&body).split_once(DENIED).map_or("", |(_, why)| why);
+            denied == wanted && body["reason"] != "Forbidden"
+        })
+        .await;
     }
 }
 
@@ -545,7 +534,7 @@ async fn errors_deny_unless_the_policy_ignores_them() {
     assert_eq!((code, denial(&body)), (422, why));
     let path = format!("{POLICIES}/p");
     assert_eq!(c.patch(&path, MERGE, json!({"spec": {"failurePolicy": "Ignore"}})).await.0, 200);
-    until(&c, "POST", &format!("{MAPS}?dryRun=All"), &map("m", json!({"x": "y"})), 201).await;
+    until_answered(&c, "POST", &format!("{MAPS}?dryRun=All"), &map("m", json!({"x": "y"})), 201).await;
     assert_eq!(c.post(MAPS, map("m", json!({"absent": "y"}))).await.0, 422, "a denial is no error");
 }
 
@@ -609,9 +598,9 @@ async fn a_policy_judges_while_a_binding_says_so() {
     assert_eq!(c.post(&path, map("m", json!({}))).await.0, 201, "a binding that only watches");
     let deny = json!({"spec": {"validationActions": ["Deny"]}});
     assert_eq!(c.patch(&format!("{BINDINGS}/p"), MERGE, deny).await.0, 200);
-    until(&c, "POST", &path, &map("m", json!({})), 422).await;
+    until_answered(&c, "POST", &path, &map("m", json!({})), 422).await;
     assert_eq!(c.delete(&format!("{BINDINGS}/p")).await.0, 200);
-    until(&c, "POST", &path, &map("m", json!({})), 201).await;
+    until_answered(&c, "POST", &path, &map("m", json!({})), 201).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -668,7 +657,7 @@ async fn policies_do_not_judge_policies_nor_reviews() {
     let rest = json!({"validations": [{"expression": "false"}]});
     c.create(POLICIES, policy("p", &[rule("*", "*", "*")], &rest)).await;
     c.create(BINDINGS, binding("p")).await;
-    until(&c, "POST", &format!("{MAPS}?dryRun=All"), &map("m", json!({})), 422).await;
+    until_answered(&c, "POST", &format!("{MAPS}?dryRun=All"), &map("m", json!({})), 422).await;
     let review = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
     let asked = json!({"spec": {"resourceAttributes": {"verb": "get", "resource": "pods"}}});
     assert_eq!(c.post(review, asked).await.0, 201);

@@ -25,6 +25,13 @@ impl HttpApi {
         Self { server: ApiServer::start(Options::default()).await.expect("the server starts") }
     }
 
+    /// With pod `a`.
+    pub async fn with_pod() -> Self {
+        let c = Self::new().await;
+        c.pod("a").await;
+        c
+    }
+
     /// A request as a user; answers status and body (of a watch: the lines as an array).
     pub async fn as_user(
         &self,
@@ -119,13 +126,7 @@ impl HttpApi {
 
     /// Waits until a GET answers with this status.
     pub async fn until_status(&self, path: &str, wanted: u16) {
-        let wait = async {
-            while self.get(path).await.0 != wanted {
-                tokio::task::yield_now().await;
-            }
-        };
-        let done = tokio::time::timeout(DEADLINE, wait).await;
-        assert!(done.is_ok(), "{path} never answered {wanted}");
+        until(&format!("{path} answers {wanted}"), async || self.get(path).await.0 == wanted).await;
     }
 
     /// A kube-rs client over TLS.
@@ -135,6 +136,16 @@ impl HttpApi {
             kube::Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await.expect("a config");
         kube::Client::try_from(config).expect("a client")
     }
+}
+
+/// Waits until a condition holds.
+pub async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let wait = async {
+        while !holds().await {
+            tokio::task::yield_now().await;
+        }
+    };
+    assert!(tokio::time::timeout(DEADLINE, wait).await.is_ok(), "never so: {what}");
 }
 
 pub fn pod(name: &str) -> Value {

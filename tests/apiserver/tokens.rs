@@ -99,17 +99,6 @@ async fn a_token_of_a_pod_tells_pod_and_node() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_of_a_node_tells_the_node() {
-    let c = with_account().await;
-    let token = c.create(TOKEN, bound("Node", "n")).await;
-    let (_, info) = who(&c, token["status"]["token"].as_str().unwrap()).await;
-    let node = c.read("/api/v1/nodes/n").await;
-    assert_eq!(extra(&info, "node-name"), &json!(["n"]));
-    assert_eq!(extra(&info, "node-uid"), &json!([node["metadata"]["uid"]]));
-    assert_eq!(extra(&info, "pod-name"), &Value::Null);
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn a_token_is_bound_only_to_what_is_there_and_the_accounts_own() {
     let c = with_account().await;
     pod_of(&c, "other", "default").await;
@@ -152,8 +141,9 @@ async fn a_token_review_tells_what_a_token_says() {
     let c = with_account().await;
     let token = c.create(TOKEN, bound("Node", "n")).await;
     let body = c.create(REVIEWS, json!({"spec": {"token": token["status"]["token"]}})).await;
-    let user = &body["status"]["user"];
+    let (user, node) = (&body["status"]["user"], c.read("/api/v1/nodes/n").await);
     assert_eq!((&body["kind"], extra(user, "node-name")), (&json!("TokenReview"), &json!(["n"])));
+    assert_eq!((extra(user, "node-uid"), extra(user, "pod-name")), (&json!([node["metadata"]["uid"]]), &Value::Null));
     assert!(user["groups"].as_array().unwrap().contains(&json!("system:serviceaccounts:default")), "{body}");
     let body = c.create(REVIEWS, json!({"spec": {"token": "no"}})).await;
     assert_eq!(body["status"].get("authenticated"), None, "{body}");

@@ -46,8 +46,7 @@ async fn of_many_compare_and_swap_writers_exactly_one_wins() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn of_many_binders_exactly_one_wins() {
-    let c = HttpApi::new().await;
-    c.pod("a").await;
+    let c = HttpApi::with_pod().await;
     let nodes: Vec<String> = (0..16).map(|n| format!("n{n}")).collect();
     let answers = futures::future::join_all(nodes.iter().map(|n| c.bind("a", n))).await;
     assert_eq!(answers.iter().filter(|(s, _)| *s == 201).count(), 1, "{answers:?}");
@@ -106,8 +105,7 @@ async fn apply_owns_merges_conflicts_and_removes() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn status_and_spec_are_written_through_their_own_paths_only() {
-    let c = HttpApi::new().await;
-    c.pod("a").await;
+    let c = HttpApi::with_pod().await;
     let (_, body) = c.patch(&format!("{PODS}/a"), MERGE, json!({"status": {"phase": "Running"}})).await;
     assert_eq!(body["status"]["phase"], "Pending");
     let forged = json!({"spec": {"nodeName": "n"}, "status": {"phase": "Running"}});
@@ -150,21 +148,4 @@ async fn extended_resources_cannot_be_overcommitted() {
     assert!(message(&body).contains("quantities must match"), "{body}");
     let made = c.create(PODS, with(json!({"limits": {"x.io/gpu": 2, "cpu": 0.5}}))).await;
     assert_eq!(made["spec"]["containers"][0]["resources"]["requests"], json!({"x.io/gpu": "2", "cpu": "500m"}));
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_lease_is_replaced_only_in_the_version_that_was_read() {
-    let c = HttpApi::new().await;
-    let path = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
-    let made = c.create(path, json!({"metadata": {"name": "l"}, "spec": {"holderIdentity": "a"}})).await;
-    let take = |who: &str| {
-        let mut lease = made.clone();
-        lease["spec"]["holderIdentity"] = json!(who);
-        lease
-    };
-    let one = format!("{path}/l");
-    let (first, second) = tokio::join!(c.send("PUT", &one, JSON, take("b")), c.send("PUT", &one, JSON, take("c")));
-    let mut codes = [first.0, second.0];
-    codes.sort_unstable();
-    assert_eq!(codes, [200, 409]);
 }

@@ -5,8 +5,6 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)] // a test that cannot go on says so
 
 mod daemons;
-#[path = "../harness/dice.rs"]
-mod dice;
 mod extender;
 #[path = "../harness/cluster/mod.rs"]
 #[allow(dead_code, unused_imports)] // other crates of tests use more of it

@@ -58,7 +58,7 @@ async fn a_sound_cluster_passes_and_a_device_of_two_pods_is_named_with_exit_code
     );
     assert!(lines[1].starts_with("note: no admission policy"), "{said}");
     let verdict =
-        "1 node, 1 Device object, 1 pod with devices: no violation, but 1 node takes no new pods with devices";
+        "1 node, 1 Device object, 1 pod that asks for devices: no violation, but 1 node takes no new pods with devices";
     assert_eq!(lines[2..], [verdict]);
 
     pods.create(&PostParams::default(), &pod("two")).await.unwrap();

@@ -313,7 +313,7 @@ fn every_fault_of_a_kept_demo_is_shown_where_people_look() {
             "daemon",
             "stopped",
             "was stopped",
-            "ended in order",
+            "was shut down",
             "the node daemon of NODE ends, and stays away",
             "the node daemon of NODE starts",
         ),

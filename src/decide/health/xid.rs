@@ -295,9 +295,7 @@ mod tests {
         for xid in APPLICATION_ERRORS {
             assert!(XIDS.iter().any(|rule| rule.xid == xid && rule.origin == Application), "{xid}");
         }
-        assert!(
-            xid_words(79).starts_with("XID 79: GPU has fallen off the bus (hardware): drain the node and reboot it")
-        );
+        assert!(xid_words(79).starts_with("XID 79: GPU has fallen off the bus (hardware): drain the node (kubectl"));
         assert_eq!(xid_words(7_000), "XID 7000");
     }
 

@@ -163,7 +163,7 @@ mod tests {
             ),
             (84, DaemonState::Missing, Delay::Stuck, "no node daemon has reported from n", "spec.nodeName=n"),
             (84, DaemonState::NotStarted, Delay::Stuck, "; the kubelet of n is away", "kubelet of n: on the machine"),
-            (84, DaemonState::Ended, Delay::Stuck, "; the node daemon of n was stopped", "spec.nodeName=n"),
+            (84, DaemonState::Ended, Delay::Stuck, "; the node daemon of n was stopped", "get daemonsets,pods"),
             (84, DaemonState::Unregistered, Delay::Stuck, "; the kubelet of n is away", "kubelet of n: on the machine"),
             (
                 84,

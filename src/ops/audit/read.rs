@@ -454,7 +454,7 @@ mod tests {
         let read =
             ClusterObjects { nodes: vec![node("node-a", None)], devices: vec![devices], pods, ..Default::default() };
         let report = report(read, &AuditRules::default(), wall);
-        let words = "node node-a: gpu-0 is out of service since 2026-11-21T02:30:00Z: Xid79: GPU has fallen off the bus; held by ml/a: `baton drain node-a/gpu-0`";
+        let words = "node node-a: gpu-0 is out of service since 2026-11-21T02:30:00Z: Xid79: GPU has fallen off the bus; held by ml/a: once its work is saved, `baton drain node-a/gpu-0 --yes` evicts and cordons";
         assert_eq!((report.unhealthy, report.violations.len()), (vec![words.to_owned()], 0));
     }
 
@@ -510,8 +510,7 @@ mod tests {
         let words = "node node-a is locked by ml/a with a time 600 s in the future: a clock is wrong";
         assert!(ahead.starts_with(words), "{ahead}");
         let mine = found(vec![node("node-a", Some("mine"))], vec![]).join("\n");
-        let words =
-            "\"mine\", which names no pod; if it still stands unchanged after --node-lock-expiry, it is taken over";
+        let words = "\"mine\", which names no pod; if it still stands unchanged once --node-lock-expiry has passed";
         assert!(mine.contains(words), "{mine}");
     }
 }

@@ -294,7 +294,13 @@ mod tests {
         let shown = held(&cluster, &key);
         let row =
             |at: usize| (shown.held[at].device.as_str(), shown.held[at].percent, shown.held[at].problem.as_deref());
-        assert_eq!([row(0), row(1)], [("gpu-0", 50, None), ("gpu-1", 50, Some("not healthy, without a reason"))]);
+        assert_eq!(
+            [row(0), row(1)],
+            [
+                ("gpu-0", 50, None),
+                ("gpu-1", 50, Some("not healthy; the Device object gives no reason, `baton doctor` on the node may"))
+            ]
+        );
         assert!(shown.advice().unwrap().contains("`baton drain node-a/gpu-1`"), "{shown:?}");
         let text = shown.text();
         assert!(text.contains("Its GPUs are connected by NVLink (domain 0).\n"), "{text}");

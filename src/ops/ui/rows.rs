@@ -150,7 +150,7 @@ mod tests {
         assert_eq!((of("node-a")["devices"].clone(), of("node-a")["daemon"].clone()), (expected, json!("fresh")));
         assert_eq!(
             of("node-b")["devices"]["gpu-0"],
-            json!({"p": 0, "s": "unhealthy", "why": "not healthy, without a reason"})
+            json!({"p": 0, "s": "unhealthy", "why": "not healthy; the Device object gives no reason, `baton doctor` on the node may"})
         );
         assert_eq!(of("node-c"), json!({"status": "NotReady", "daemon": "none", "open": false, "devices": {}}));
         assert_eq!([of("node-a")["open"].clone(), of("node-b")["open"].clone()], [json!(true), json!(false)]);

@@ -65,15 +65,9 @@ async fn a_forged_assignment_is_overwritten_by_the_binding() {
     let assigned = cluster.assigned("sly").await;
     assert_eq!(assigned, cluster.in_kubelet("node-0", "sly"));
     assert!(!assigned[&DeviceType::Gpu].iter().any(|id| id.as_str() == "GPU-forged"));
-    let bare = pod("bare").app("main", &[]).annotation(key::DEVICE_ALLOCATED, forged);
-    cluster.create(&bare).await;
-    cluster.until_running("bare").await;
-    assert!(cluster.assigned("bare").await.is_empty(), "a pod without devices has its forged value overwritten, too");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn an_invalid_request_stays_pending_and_says_which_rule_it_breaks() {
-    let cluster = TestCluster::start(1).await;
-    cluster.create(&pod("odd").app("main", &[(key::GPU_CORE, "50")])).await;
-    cluster.until_it_says("odd", "gpu-core alone").await;
+    let all = [(key::DEVICE_ALLOCATED, forged), (key::GPU_MINORS, "7"), (key::GANG_COMMITTED, "1.000/1")];
+    let bare = all.iter().fold(pod("bare").app("main", &[]), |pod, (key, value)| pod.annotation(key, value));
+    cluster.runs(&bare).await;
+    let annotations = cluster.pod("bare").await.unwrap().metadata.annotations.unwrap();
+    assert_eq!(all.map(|(key, _)| &*annotations[key]), [""; 3], "so are those of a pod without devices");
 }

@@ -117,17 +117,3 @@ async fn with_the_option_a_failed_gpu_costs_its_pods_and_no_others() {
 fn is_going(pod: &k8s_openapi::api::core::v1::Pod) -> bool {
     pod.metadata.deletion_timestamp.is_some()
 }
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_gpu_with_a_critical_xid_takes_no_new_pod() {
-    let cluster = TestCluster::start(1).await;
-    cluster.nodes[0].hardware.xid(3, 79).unwrap();
-    let lost = cluster.nodes[0].hardware.gpu_uuids()[3].clone();
-    cluster.until_out_of_service(&lost).await;
-    cluster.runs(&pod("seven").app("main", &[("nvidia.com/gpu", "7")])).await;
-    let assigned = cluster.assigned("seven").await;
-    assert!(!assigned[&baton::contract::DeviceType::Gpu].iter().any(|id| id.as_str() == lost));
-    assert_eq!(assigned, cluster.in_kubelet("node-0", "seven"));
-    cluster.create(&pod("one-more").app("main", &[("nvidia.com/gpu", "1")])).await;
-    cluster.until_it_says("one-more", "GPU").await;
-}

@@ -46,20 +46,6 @@ async fn one_binding_carries_all_annotations_and_a_pod_costs_two_writes_of_the_s
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_forged_annotation_is_overwritten() {
-    let (cluster, scheduler) = SchedulerCluster::running("n1").await;
-    let forged = json!({key::DEVICE_ALLOCATED: "{\"gpu\":[{\"minor\":7,\"id\":\"GPU-forged\"}]}", key::GPU_MINORS: "7",
-        key::GANG_COMMITTED: "1.000/1", key::BIND_TIMESTAMP: "1"});
-    cluster.pod_with("plain", json!({"cpu": "1"}), forged).await;
-    let pod = cluster.bound("plain").await;
-    assert_eq!(pod.annotations()[key::DEVICE_ALLOCATED], "");
-    assert_eq!(pod.annotations()[key::GPU_MINORS], "");
-    assert_eq!(pod.annotations()[key::GANG_COMMITTED], "");
-    assert_eq!(cluster.lock("n1").await, None, "no call will come, so no lock was taken");
-    scheduler.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn with_auto_and_an_exact_agent_the_binding_is_the_only_write() {
     let cluster = SchedulerCluster::with_node("n1").await;
     let leases: kube::Api<k8s_openapi::api::coordination::v1::Lease> =

@@ -30,14 +30,6 @@ fn binding() -> FaultRule {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lost_answer_to_the_lock() {
-    survives(lock(), Effect::DropAfter).await;
-}
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lost_answer_to_the_binding() {
-    survives(binding(), Effect::DropAfter).await;
-}
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_request_that_never_arrives() {
     survives(lock(), Effect::DropBefore).await;
 }

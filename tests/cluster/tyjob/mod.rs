@@ -8,6 +8,5 @@ mod life;
 mod placed;
 mod quotas;
 mod restarts;
-mod rivals;
 mod schema;
 mod verbs;

@@ -15,7 +15,7 @@ use crate::harness::wait::until;
 
 /// The user that the scheduler is.
 pub const SCHEDULER: &str = "system:serviceaccount:baton-system:baton-scheduler";
-pub const POLICIES: [&str; 6] = ["Gang", "BinPack", "LeaderFirst", "MinFragment", "JobAffinity", "JobAntiAffinity"];
+const POLICIES: [&str; 6] = ["Gang", "BinPack", "LeaderFirst", "MinFragment", "JobAffinity", "JobAntiAffinity"];
 
 impl JobCluster {
     /// The scheduler as it ships, with the rights of its role.

@@ -57,8 +57,7 @@ fn members_of(gangs: &TestGangs, name: &str) -> Option<u32> {
 /// A gang that has some of its members bound and waits for the others holds devices that compute nothing.
 #[test]
 fn members_of_a_commit_take_the_lock_before_older_pods_of_their_priority() {
-    let mut gangs = TestGangs::with(Default::default());
-    gangs.cluster.node("n", 8);
+    let mut gangs = TestGangs::with_gpus(&[("n", 8)]);
     gangs.asks("blocker", ONE, &[]);
     gangs.cluster.settle();
     gangs.asks("single", ONE, &[]);
@@ -77,8 +76,7 @@ fn members_of_a_commit_take_the_lock_before_older_pods_of_their_priority() {
 /// As when the Binding of an earlier term arrives after the room of its pod was given to a gang.
 #[test]
 fn a_member_in_the_line_gives_way_to_a_pod_that_another_leader_has_bound() {
-    let mut gangs = TestGangs::with(Default::default());
-    gangs.cluster.node("n", 3);
+    let mut gangs = TestGangs::with_gpus(&[("n", 3)]);
     gangs.asks("blocker", ONE, &[]);
     gangs.cluster.settle();
     gangs.all_ask("g", 2, ONE, &gang("g", "2", &[]));

@@ -3,18 +3,10 @@
 use baton::contract::key;
 use baton::decide::world::spec::PodTerm;
 
-use crate::harness::TestScheduler;
 use crate::harness::gangs::{TestGangs, gang};
 use crate::harness::parts::{labels_of, near};
 
 const SHARE: &str = "koordinator.sh/gpu";
-
-fn on(nodes: &[(&str, u32)]) -> TestGangs {
-    let mut gangs = TestGangs::new(1);
-    gangs.cluster = TestScheduler::new();
-    nodes.iter().for_each(|(node, gpus)| gangs.cluster.node(node, *gpus));
-    gangs
-}
 
 fn shares(gangs: &mut TestGangs, name: &str, parts: &[&str], more: &[(&str, &str)]) {
     let min = parts.len().to_string();
@@ -26,7 +18,7 @@ fn shares(gangs: &mut TestGangs, name: &str, parts: &[&str], more: &[(&str, &str
 
 #[test]
 fn unlike_shares_are_planned_over_the_gpus_of_a_node_before_anything_is_reserved() {
-    let mut gangs = on(&[("n", 2)]);
+    let mut gangs = TestGangs::with_gpus(&[("n", 2)]);
     shares(&mut gangs, "g", &["40", "40", "30", "30", "30", "30"], &[]);
     assert_eq!(gangs.after(2).count("g"), 6, "{}", gangs.condition("g-0"));
     assert_eq!(gangs.cluster.stats().groups.attempts, 1);
@@ -34,7 +26,7 @@ fn unlike_shares_are_planned_over_the_gpus_of_a_node_before_anything_is_reserved
 
 #[test]
 fn shares_that_fill_two_nodes_only_one_way_are_found_that_way() {
-    let mut gangs = on(&[("a", 1), ("b", 2)]);
+    let mut gangs = TestGangs::with_gpus(&[("a", 1), ("b", 2)]);
     // 100 on a: 60 + 40. 200 on b: 70 + 30 twice.
     shares(&mut gangs, "g", &["70", "70", "60", "40", "30", "30"], &[]);
     assert_eq!(gangs.after(2).count("g"), 6, "{}", gangs.condition("g-0"));
@@ -42,7 +34,7 @@ fn shares_that_fill_two_nodes_only_one_way_are_found_that_way() {
 
 #[test]
 fn one_percent_too_much_binds_nobody_and_holds_nothing() {
-    let mut gangs = on(&[("n", 2)]);
+    let mut gangs = TestGangs::with_gpus(&[("n", 2)]);
     shares(&mut gangs, "g", &["40", "40", "30", "30", "30", "31"], &[]);
     gangs.wait(2);
     assert_eq!((gangs.count("g"), gangs.reserved("ml/g")), (0, 0));
@@ -51,7 +43,7 @@ fn one_percent_too_much_binds_nobody_and_holds_nothing() {
 
 #[test]
 fn eight_unlike_members_are_searched_over_nodes_and_gpus() {
-    let mut gangs = on(&[("a", 2), ("b", 2)]);
+    let mut gangs = TestGangs::with_gpus(&[("a", 2), ("b", 2)]);
     // Each of four GPUs is filled by one pair only.
     shares(&mut gangs, "g", &["51", "52", "53", "54", "49", "48", "47", "46"], &[]);
     assert_eq!(gangs.after(2).count("g"), 8, "{}", gangs.condition("g-0"));
@@ -59,7 +51,7 @@ fn eight_unlike_members_are_searched_over_nodes_and_gpus() {
 
 #[test]
 fn whole_gpus_and_shares_of_one_gang_are_planned_together() {
-    let mut gangs = on(&[("n", 3)]);
+    let mut gangs = TestGangs::with_gpus(&[("n", 3)]);
     gangs.asks("other", &[(SHARE, "20")], &[]);
     gangs.settle();
     let keys = gang("g", "4", &[]);
@@ -70,7 +62,7 @@ fn whole_gpus_and_shares_of_one_gang_are_planned_together() {
 
 #[test]
 fn a_gang_that_accumulates_gives_up_what_it_holds_for_a_plan_of_all() {
-    let mut gangs = on(&[("n", 2)]);
+    let mut gangs = TestGangs::with_gpus(&[("n", 2)]);
     gangs.accumulating = true;
     shares(&mut gangs, "g", &["40", "40", "30", "30", "30", "30"], &[("mode", "NonStrict")]);
     assert_eq!(gangs.after(2).count("g"), 6, "{}", gangs.condition("g-0"));
@@ -78,7 +70,7 @@ fn a_gang_that_accumulates_gives_up_what_it_holds_for_a_plan_of_all() {
 
 #[test]
 fn like_members_that_spread_over_gpus_are_planned_together() {
-    let mut gangs = on(&[("n", 3)]);
+    let mut gangs = TestGangs::with_gpus(&[("n", 3)]);
     for name in ["x", "y"] {
         gangs.asks(name, &[(SHARE, "40")], &[]);
     }
@@ -107,7 +99,7 @@ fn a_member_that_must_be_near_another_is_placed_after_it_whatever_their_sizes() 
 
 #[test]
 fn a_gang_that_waits_keeps_no_device_that_another_leader_has_bound() {
-    let mut gangs = on(&[("n", 2)]);
+    let mut gangs = TestGangs::with_gpus(&[("n", 2)]);
     gangs.accumulating = true;
     gangs.all_ask("g", 3, &[(key::NVIDIA_GPU, "1")], &gang("g", "3", &[("mode", "NonStrict")]));
     assert_eq!(gangs.settled().reserved("ml/g"), 2);

@@ -46,9 +46,7 @@ fn a_gang_that_lists_another_one_does_not_complete_that_ones_broken_commit() {
 
 #[test]
 fn a_gang_whose_list_nobody_shares_does_not_owe_what_its_former_group_began() {
-    let mut gangs = TestGangs::new(3);
-    gangs.cluster = crate::harness::TestScheduler::new();
-    gangs.cluster.node("n", 8);
+    let mut gangs = TestGangs::with_gpus(&[("n", 8)]);
     let both = ("groups", r#"["ml/a","ml/b"]"#);
     let policy = ("match-policy", "waiting-and-running");
     for name in ["a", "b"] {

@@ -420,10 +420,7 @@ fn no_more_pods_are_called_marked_than_there_are() {
 
 #[test]
 fn a_victim_elsewhere_is_told_its_own_node_and_the_preemptor_which_nodes_are_left() {
-    let mut gangs = TestGangs::with(Default::default());
-    for n in 0..3 {
-        gangs.plain_node(&format!("n{n}"), 1, "x");
-    }
+    let mut gangs = TestGangs::on_ones(3);
     gangs.all_of_priority("low", 3, 1, &gang("low", "3", &[]));
     gangs.settle();
     let at = |gangs: &TestGangs, name: &str| gangs.cluster.pods[&TestGangs::key(name)].handoff.node.clone().unwrap();

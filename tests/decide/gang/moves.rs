@@ -157,8 +157,7 @@ fn what_a_pod_group_asks_for_in_all_is_told_in_the_units_of_people() {
 
 #[test]
 fn a_commit_whose_first_member_has_ended_before_the_last_one_was_bound_is_whole() {
-    let mut gangs = TestGangs::with(Default::default());
-    gangs.cluster.node("n", 3);
+    let mut gangs = TestGangs::with_gpus(&[("n", 3)]);
     gangs.all_ask("g", 4, &[(key::NVIDIA_GPU, "1")], &gang("g", "3", &[("match-policy", "only-waiting")]));
     gangs.cluster.settle();
     let first = gangs.bound();
@@ -172,8 +171,7 @@ fn a_commit_whose_first_member_has_ended_before_the_last_one_was_bound_is_whole(
 #[test]
 fn a_commit_is_completed_by_the_next_leader_where_its_first_member_has_ended() {
     for policy in ["only-waiting", "waiting-and-running", "once-satisfied"] {
-        let mut gangs = TestGangs::with(Default::default());
-        gangs.cluster.node("n", 3);
+        let mut gangs = TestGangs::with_gpus(&[("n", 3)]);
         let keys = gang("g", "3", &[("match-policy", policy)]);
         gangs.all_ask("g", 3, &[(key::NVIDIA_GPU, "1")], &keys);
         gangs.cluster.settle();

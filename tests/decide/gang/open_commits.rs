@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use baton::contract::key;
 use baton::decide::pod::Phase;
-use baton::decide::scheduler::{Config, Effect};
+use baton::decide::scheduler::Effect;
 use baton::decide::world::gangs::{DeclaredFields, PodGroupFacts};
 use baton::decide::world::spec::VolumeUse;
 
@@ -154,8 +154,7 @@ fn a_gang_that_changes_its_group_when_the_last_member_of_a_commit_goes_is_tried(
     let of = |name: &'static str, more: &[(&'static str, &'static str)]| {
         gang(name, "1", &[&[("match-policy", "only-waiting")], more].concat())
     };
-    let mut gangs = TestGangs::with(Config::default());
-    gangs.cluster.node("n", 2);
+    let mut gangs = TestGangs::with_gpus(&[("n", 2)]);
     gangs.plain_node("p", 8, "x");
     gangs.asks("blocker", ONE, &[]);
     gangs.cluster.settle();
@@ -184,8 +183,7 @@ fn a_refused_member_completes_its_commit_though_another_one_has_gone_alone() {
 
 #[test]
 fn the_lock_of_a_member_of_the_rest_that_cannot_be_resumed_goes_after_a_minute() {
-    let mut gangs = TestGangs::with(Config::default());
-    gangs.cluster.node("n", 2);
+    let mut gangs = TestGangs::with_gpus(&[("n", 2)]);
     gangs.cluster.hold = true;
     let keys = gang("g", "2", &[("match-policy", "only-waiting")]);
     ["g-0", "g-1"].iter().for_each(|name| gangs.asks(name, ONE, &keys));

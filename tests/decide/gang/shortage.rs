@@ -5,14 +5,7 @@ use baton::contract::{PodKey, key};
 use baton::decide::world::gangs::MemberState;
 
 use crate::dice::Dice;
-use crate::harness::TestScheduler;
 use crate::harness::gangs::{TestGangs, gang};
-
-fn gangs() -> TestGangs {
-    let mut gangs = TestGangs::new(0);
-    gangs.cluster = TestScheduler::new();
-    gangs
-}
 
 fn fill(gangs: &mut TestGangs, node: &str, name: &str, gpus: usize) {
     gangs.asks_as(name, &[(key::NVIDIA_GPU, &gpus.to_string())], &[], |facts| {
@@ -24,6 +17,12 @@ fn fill(gangs: &mut TestGangs, node: &str, name: &str, gpus: usize) {
 fn node(gangs: &mut TestGangs, name: &str, gpus: u32) {
     gangs.cluster.node(name, gpus);
     gangs.cluster.change_node(name, |facts| drop(facts.labels.insert("on".to_owned(), name.to_owned())));
+}
+
+fn on(nodes: &[(&str, u32)]) -> TestGangs {
+    let mut gangs = TestGangs::with(Default::default());
+    nodes.iter().for_each(|(name, gpus)| node(&mut gangs, name, *gpus));
+    gangs
 }
 
 fn free(gangs: &TestGangs, node: &str) -> u32 {
@@ -39,9 +38,7 @@ fn waits(gangs: &mut TestGangs, count: usize, each: usize) {
 
 #[test]
 fn it_counts_what_found_room_and_names_the_nearest_node_and_its_holder() {
-    let mut gangs = gangs();
-    node(&mut gangs, "node-0", 8);
-    node(&mut gangs, "node-1", 8);
+    let mut gangs = on(&[("node-0", 8), ("node-1", 8)]);
     fill(&mut gangs, "node-0", "default/a", 8);
     fill(&mut gangs, "node-1", "default/b", 3);
     waits(&mut gangs, 4, 2);
@@ -55,8 +52,7 @@ fn it_counts_what_found_room_and_names_the_nearest_node_and_its_holder() {
 
 #[test]
 fn on_the_only_node_the_rest_lacks_what_others_hold() {
-    let mut gangs = gangs();
-    node(&mut gangs, "n", 8);
+    let mut gangs = on(&[("n", 8)]);
     fill(&mut gangs, "n", "other", 3);
     waits(&mut gangs, 3, 2);
     let said = gangs.condition("big-0");
@@ -65,8 +61,7 @@ fn on_the_only_node_the_rest_lacks_what_others_hold() {
 
 #[test]
 fn room_that_comes_and_does_not_suffice_is_told_too() {
-    let mut gangs = gangs();
-    node(&mut gangs, "n", 8);
+    let mut gangs = on(&[("n", 8)]);
     ["a", "b", "c", "d"].iter().for_each(|name| fill(&mut gangs, "n", name, 2));
     waits(&mut gangs, 4, 2);
     assert!(
@@ -91,9 +86,7 @@ fn a_gang_that_the_empty_cluster_has_no_room_for_is_told_that_it_never_starts() 
         (found.message, found.advice)
     };
     let waiting = |count: usize| {
-        let mut gangs = gangs();
-        node(&mut gangs, "n", 8);
-        node(&mut gangs, "m", 8);
+        let mut gangs = on(&[("n", 8), ("m", 8)]);
         fill(&mut gangs, "n", "a", 8);
         waits(&mut gangs, count, 6);
         gangs
@@ -112,9 +105,7 @@ fn a_gang_that_the_empty_cluster_has_no_room_for_is_told_that_it_never_starts() 
 fn a_gang_and_its_members_say_alike_when_they_are_tried_again() {
     // Two members start when the other pod leaves; there is never room for three.
     for (count, frees) in [(2, true), (3, false)] {
-        let mut gangs = gangs();
-        node(&mut gangs, "n", 8);
-        node(&mut gangs, "m", 8);
+        let mut gangs = on(&[("n", 8), ("m", 8)]);
         fill(&mut gangs, "n", "a", 8);
         waits(&mut gangs, count, 6);
         let (id, now) = (GangId::new("ml", "big").unwrap(), gangs.cluster.moment());
@@ -128,9 +119,7 @@ fn a_gang_and_its_members_say_alike_when_they_are_tried_again() {
 
 #[test]
 fn gangs_that_are_alike_name_one_node_until_a_node_changes() {
-    let mut gangs = gangs();
-    node(&mut gangs, "node-0", 8);
-    node(&mut gangs, "node-1", 8);
+    let mut gangs = on(&[("node-0", 8), ("node-1", 8)]);
     [("node-0", "a", 4), ("node-0", "c", 2), ("node-1", "b", 5)].iter().for_each(|(at, pod, gpus)| {
         fill(&mut gangs, at, pod, *gpus);
     });
@@ -166,7 +155,7 @@ fn its_numbers_never_contradict_the_free_counts() {
     let mut seen = [0; 3];
     for seed in 0..150 {
         let mut dice = Dice(seed);
-        let mut gangs = gangs();
+        let mut gangs = TestGangs::with(Default::default());
         let nodes: Vec<String> = (0..1 + dice.below(4)).map(|n| format!("node-{n}")).collect();
         for name in &nodes {
             node(&mut gangs, name, 8);

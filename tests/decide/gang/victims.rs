@@ -15,10 +15,7 @@ use crate::harness::wall;
 
 /// Nodes of one CPU each, and a gang of low priority on all of them.
 fn gang_on(nodes: usize, min: &str) -> TestGangs {
-    let mut gangs = TestGangs::with(Default::default());
-    for n in 0..nodes {
-        gangs.plain_node(&format!("n{n}"), 1, "x");
-    }
+    let mut gangs = TestGangs::on_ones(nodes);
     gangs.all_of_priority("low", nodes, 1, &gang("low", min, &[]));
     assert_eq!(gangs.settled().count("low"), nodes);
     gangs
@@ -56,8 +53,7 @@ fn the_surplus_of_a_gang_leaves_first_and_one_more_takes_all_of_it() {
 #[test]
 fn a_gang_that_ends_member_by_member_counts_those_that_have_succeeded() {
     for (policy, evicted) in [("once-satisfied", 1), ("waiting-running-succeed", 1), ("waiting-and-running", 2)] {
-        let mut gangs = TestGangs::with(Default::default());
-        (0..4).for_each(|n| gangs.plain_node(&format!("n{n}"), 1, "x"));
+        let mut gangs = TestGangs::on_ones(4);
         gangs.all_of_priority("low", 4, 1, &gang("low", "3", &[("match-policy", policy)]));
         gangs.settle();
         (0..2).for_each(|n| gangs.cluster.finish(&format!("low-{n}")));
@@ -68,8 +64,7 @@ fn a_gang_that_ends_member_by_member_counts_those_that_have_succeeded() {
 
 #[test]
 fn what_an_earlier_run_has_done_spares_no_member_of_this_one() {
-    let mut gangs = TestGangs::with(Default::default());
-    (0..3).for_each(|n| gangs.plain_node(&format!("n{n}"), 1, "x"));
+    let mut gangs = TestGangs::on_ones(3);
     for run in ["first", "second"] {
         gangs.all_of_priority(run, 3, 1, &gang("low", "3", &[]));
         assert_eq!(gangs.settled().count(run), 3);
@@ -85,8 +80,7 @@ fn what_an_earlier_run_has_done_spares_no_member_of_this_one() {
 #[test]
 fn a_member_that_could_stay_and_leaves_with_its_gang_is_counted_once() {
     // Two members on each of two GPUs. Three are the gang's minimum: without them the fourth could stay beside the urgent pod.
-    let mut gangs = TestGangs::with(Default::default());
-    gangs.cluster.node("n", 2);
+    let mut gangs = TestGangs::with_gpus(&[("n", 2)]);
     for n in 0..4 {
         let half = [(key::GPU_CORE, "50"), (key::GPU_MEMORY_RATIO, "50")];
         gangs.asks_as(&format!("low-{n}"), &half, &gang("low", "3", &[]), |facts| facts.spec.priority = 1);
@@ -136,8 +130,7 @@ fn two_places_that_a_gang_can_spare_cost_only_these() {
 
 #[test]
 fn a_gang_that_preempts_uses_a_budget_once() {
-    let mut gangs = TestGangs::with(Default::default());
-    (0..4).for_each(|n| gangs.plain_node(&format!("n{n}"), 1, "x"));
+    let mut gangs = TestGangs::on_ones(4);
     // Those of the budget are the youngest: without it they would leave.
     for name in ["other-0", "other-1", "web-0", "web-1"] {
         gangs.asks_as(name, &[("cpu", "1")], &[], |facts| {

@@ -5,9 +5,9 @@ use baton::contract::key;
 use baton::decide::world::PodFacts;
 use baton::decide::world::gangs::MemberState;
 
+use crate::harness::Fault;
 use crate::harness::gangs::{G, P, TestGangs, gang};
 use crate::harness::parts::{among, labels_of};
-use crate::harness::{Fault, TestScheduler};
 
 type Keys = Vec<(String, String)>;
 
@@ -17,10 +17,7 @@ fn none() -> Keys {
 
 /// The example of one parameter server and four workers of two GPUs each on two nodes of two GPUs.
 fn training(keys: &Keys) -> TestGangs {
-    let mut gangs = TestGangs::new(64);
-    gangs.cluster = TestScheduler::new();
-    gangs.cluster.node("a", 2);
-    gangs.cluster.node("b", 2);
+    let mut gangs = TestGangs::with_gpus(&[("a", 2), ("b", 2)]);
     gangs.asks("ps", &[("cpu", "1")], keys);
     gangs.all_ask("worker", 4, &[(key::NVIDIA_GPU, "2")], keys);
     gangs.settle();
@@ -66,8 +63,7 @@ fn row_3_it_binds_whole_when_the_missing_nodes_join_and_nobody_acts() {
 /// Three NonStrict (or Strict) gangs of five, of so many members, on nodes of three, three and four; each gang accepts its own label
 /// or `shared`.
 pub fn three_gangs(mode: &str, members: [usize; 3]) -> TestGangs {
-    let mut gangs = TestGangs::new(0);
-    gangs.cluster = TestScheduler::new();
+    let mut gangs = TestGangs::with(Default::default());
     gangs.accumulating = mode == "NonStrict";
     for (node, cpus) in [("a", 3), ("b", 3), ("c", 4)] {
         gangs.node(node, cpus);
@@ -141,9 +137,7 @@ fn row_8_members_beyond_the_minimum_come_alone() {
 
 #[test]
 fn row_9_a_member_that_fits_nowhere_is_left_out_where_the_others_suffice() {
-    let mut gangs = TestGangs::new(64);
-    gangs.cluster = TestScheduler::new();
-    ["x", "y", "z"].iter().for_each(|node| gangs.cluster.node(node, 1));
+    let mut gangs = TestGangs::with_gpus(&[("x", 1), ("y", 1), ("z", 1)]);
     let keys = gang("g", "3", &[]);
     gangs.asks("a", &[(key::NVIDIA_GPU, "2")], &keys);
     ["b", "c", "d"].iter().for_each(|name| gangs.asks(name, &[(key::NVIDIA_GPU, "1")], &keys));
@@ -357,9 +351,7 @@ fn row_24_a_binding_that_fails_twice_is_tried_on_its_node_until_it_is_done() {
 #[test]
 fn row_25_after_a_crash_the_broken_commit_is_completed_first() {
     for policy in ["once-satisfied", "only-waiting"] {
-        let mut gangs = TestGangs::new(64);
-        gangs.cluster = TestScheduler::new();
-        gangs.cluster.node("n", 8);
+        let mut gangs = TestGangs::with_gpus(&[("n", 8)]);
         gangs.all_ask("g", 5, &[(key::NVIDIA_GPU, "1")], &gang("g", "5", &[("match-policy", policy)]));
         gangs.cluster.now += std::time::Duration::from_secs(1);
         gangs.cluster.settle();
@@ -485,8 +477,7 @@ fn a_lowered_minimum_is_tried_at_once() {
 #[test]
 fn members_that_no_order_of_offering_places_are_found_a_place_by_search() {
     // The larger one would take the only node of the smaller one first.
-    let mut gangs = TestGangs::new(0);
-    gangs.cluster = TestScheduler::new();
+    let mut gangs = TestGangs::with(Default::default());
     gangs.node("a", 3);
     gangs.node("b", 4);
     gangs.cluster.change_node("a", |facts| facts.labels = labels_of("disk", "fast"));

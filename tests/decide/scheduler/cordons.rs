@@ -61,10 +61,7 @@ fn a_pod_whose_device_is_cordoned_before_its_bind_gets_another() {
 
 #[test]
 fn an_annotation_that_cannot_be_read_covers_the_node_and_no_other() {
-    let mut cluster = TestScheduler::new();
-    for name in ["a", "b"] {
-        cluster.node(name, 1);
-    }
+    let mut cluster = TestScheduler::on_each(&["a", "b"], 1);
     cordon(&mut cluster, "a", 1, "GPU-a-0");
     for name in ["one", "two"] {
         cluster.pod(name, ONE);
@@ -77,10 +74,7 @@ fn an_annotation_that_cannot_be_read_covers_the_node_and_no_other() {
 #[test]
 fn a_pod_that_names_a_device_gets_it_among_equal_nodes() {
     for wanted in ["GPU-c-1", "GPU-a-0", "GPU-b-1"] {
-        let mut cluster = TestScheduler::new();
-        for name in ["a", "b", "c"] {
-            cluster.node(name, 2);
-        }
+        let mut cluster = TestScheduler::on_each(&["a", "b", "c"], 2);
         for name in ["p", "q"] {
             let mut pod = pod(name, ONE, cluster.now);
             let selector = format!(r#"{{"matchLabels":{{"{}":"{wanted}"}}}}"#, key::UUID);

@@ -28,8 +28,7 @@ fn explain(cluster: &mut TestScheduler, name: &str, wide: bool) -> String {
 
 /// Three nodes: one is full, one has no agent, one is tainted.
 fn cluster() -> TestScheduler {
-    let mut cluster = TestScheduler::on("gpu-a", 2);
-    cluster.node("gpu-b", 2);
+    let mut cluster = TestScheduler::on_each(&["gpu-a", "gpu-b"], 2);
     cluster.node("reserved", 8);
     cluster.plain_node("agentless", 8);
     cluster.change_node("reserved", |facts| {
@@ -275,8 +274,7 @@ fn the_state_of_a_pod_is_explained_in_every_stage() {
 
 #[test]
 fn a_label_that_no_node_has_is_named_in_the_queue_too() {
-    let mut cluster = TestScheduler::on("n", 2);
-    cluster.node("m", 2);
+    let mut cluster = TestScheduler::on_each(&["n", "m"], 2);
     cluster.change_node("n", |facts| drop(facts.labels.insert("gpu".to_owned(), "h100".to_owned())));
     cluster.change_node("n", |facts| facts.unschedulable = true);
     for (name, value) in [("typo", "h1000"), ("right", "h100")] {
@@ -420,7 +418,7 @@ fn of_a_pinned_pod_its_node_comes_first_and_its_selector_last() {
         verdict.message.starts_with("0/3 nodes: 1 has a node daemon that was stopped, 2 have no labels"),
         "{verdict:?}"
     );
-    assert!(verdict.advice[0].starts_with("The node daemon there ended in order"), "{verdict:?}");
+    assert!(verdict.advice[0].starts_with("The node daemon there was shut down"), "{verdict:?}");
     assert!(verdict.advice[1].contains("nodeSelector"), "{verdict:?}");
     assert_eq!(verdict.rules.iter().map(|rule| rule.count).collect::<Vec<_>>(), [1, 2]);
     cluster.say("n", silent);
@@ -490,7 +488,7 @@ fn of_a_node_that_is_not_ready_and_has_no_daemon_the_kubelet_comes_first() {
     cluster.pod("waits", ONE);
     cluster.settle();
     let verdict = cluster.explain(&PodKey::new("ml", "waits")).unwrap().verdict;
-    assert!(verdict.advice[0].starts_with("The kubelet is away there"), "{verdict:?}");
+    assert!(verdict.advice[0].starts_with("The kubelet there is away or not well"), "{verdict:?}");
 }
 
 #[test]

@@ -387,8 +387,7 @@ fn a_pod_deleted_between_bind_and_allocate_leaves_no_lock() {
 
 #[test]
 fn a_pod_bound_by_another_scheduler_meanwhile_is_left_alone_and_our_lock_goes() {
-    let mut cluster = TestScheduler::on("n", 8);
-    cluster.node("m", 8);
+    let mut cluster = TestScheduler::on_each(&["n", "m"], 8);
     cluster.hold = true;
     cluster.comes("a", ONE);
     cluster.pods.get_mut(&PodKey::new("ml", "a")).unwrap().handoff.node = Some("m".into());

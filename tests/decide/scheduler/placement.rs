@@ -96,8 +96,7 @@ fn gpus_that_the_kubelet_offers_no_more_are_told_as_their_agents_trouble() {
 
 #[test]
 fn the_condition_counts_nodes_by_reason() {
-    let mut cluster = TestScheduler::on("a", 2);
-    cluster.node("b", 2);
+    let mut cluster = TestScheduler::on_each(&["a", "b"], 2);
     cluster.node("tainted", 8);
     cluster.plain_node("agentless", 8);
     cluster.change_node("tainted", |facts| {
@@ -204,10 +203,7 @@ fn a_bound_pod_without_an_assignment_blocks_its_type_until_the_node_reports() {
 
 #[test]
 fn gpus_are_packed_onto_the_node_that_is_fullest() {
-    let mut cluster = TestScheduler::new();
-    for name in ["a", "b", "c"] {
-        cluster.node(name, 8);
-    }
+    let mut cluster = TestScheduler::on_each(&["a", "b", "c"], 8);
     cluster.comes("first", &[(key::NVIDIA_GPU, "4")]);
     let home = cluster.node_of("first").unwrap().to_owned();
     cluster.agent_releases(&home);

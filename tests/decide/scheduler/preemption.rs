@@ -124,8 +124,7 @@ fn a_more_important_pod_may_take_the_room() {
 
 #[test]
 fn a_budget_is_kept_where_another_node_needs_none_broken_and_broken_otherwise() {
-    let mut cluster = TestScheduler::on("a", 1);
-    cluster.node("b", 1);
+    let mut cluster = TestScheduler::on_each(&["a", "b"], 1);
     submit(&mut cluster, "guarded", ONE, 1);
     submit(&mut cluster, "free", ONE, 4);
     let selector = with_label("app", "guarded");
@@ -324,8 +323,7 @@ fn a_nominated_pod_fills_no_place_of_a_spread_that_must_hold() {
 
 #[test]
 fn a_pod_makes_room_elsewhere_when_the_node_that_others_leave_for_it_dies() {
-    let mut cluster = TestScheduler::on("n1", 1);
-    cluster.node("n2", 1);
+    let mut cluster = TestScheduler::on_each(&["n1", "n2"], 1);
     submit(&mut cluster, "first", ONE, 1);
     submit(&mut cluster, "second", ONE, 2);
     submit(&mut cluster, "high", ONE, 9);

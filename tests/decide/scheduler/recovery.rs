@@ -14,8 +14,7 @@ const T: &str = "2026-11-21T02:00:00.000000001Z";
 
 #[test]
 fn a_scheduler_killed_between_lock_and_bind_resumes_under_the_same_lock() {
-    let mut cluster = TestScheduler::on("n", 8);
-    cluster.node("other", 8);
+    let mut cluster = TestScheduler::on_each(&["n", "other"], 8);
     cluster.hold = true;
     cluster.comes("a", ONE);
     let lock = cluster.held.pop().unwrap();

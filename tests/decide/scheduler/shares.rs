@@ -31,8 +31,7 @@ fn insists(facts: &mut PodFacts, provider: &str) {
 
 /// A node without limits, and one with HAMi-core's.
 fn two(gpus: u32) -> TestScheduler {
-    let mut cluster = TestScheduler::on("free", gpus);
-    cluster.node("held", gpus);
+    let mut cluster = TestScheduler::on_each(&["free", "held"], gpus);
     publish(&mut cluster, "held", gpus, ShareIsolation::HamiCore, false);
     cluster
 }

@@ -100,10 +100,7 @@ fn every_example_is_placed_on_a_cluster_with_room_and_its_pods_start() {
     assert!(examples.len() >= 9, "{}", examples.len());
     let mut policies = (BTreeSet::new(), BTreeSet::new());
     for object in examples {
-        let mut jobs = TestJobs::new();
-        for name in ["a", "b", "c"] {
-            jobs.node(name, 32, 8);
-        }
+        let mut jobs = TestJobs::on_each(&["a", "b", "c"], 32, 8);
         let job = facts(&jobs, object);
         let (total, spec) = (spec(&job).workers(), spec(&job));
         policies.0.insert(spec.basic);
@@ -132,8 +129,7 @@ fn the_gang_of_the_documentation_has_every_pod_or_none() {
 
 #[test]
 fn the_packed_job_of_the_documentation_leaves_the_free_node_free() {
-    let mut jobs = TestJobs::on("a", 16, 8);
-    jobs.node("b", 16, 8);
+    let mut jobs = TestJobs::on_each(&["a", "b"], 16, 8);
     busy(&mut jobs, "b", "4", "1Gi");
     let name = submit_example(&mut jobs, BasicPolicy::BinPack);
     let places = jobs.places(&name);
@@ -142,8 +138,7 @@ fn the_packed_job_of_the_documentation_leaves_the_free_node_free() {
 
 #[test]
 fn the_documented_leader_has_the_free_node_and_the_workers_the_used_one() {
-    let mut jobs = TestJobs::on("a", 16, 8);
-    jobs.node("b", 16, 8);
+    let mut jobs = TestJobs::on_each(&["a", "b"], 16, 8);
     busy(&mut jobs, "a", "4", "1Gi");
     let name = submit_example(&mut jobs, BasicPolicy::LeaderFirst);
     let places = jobs.places(&name);
@@ -180,10 +175,7 @@ fn the_job_of_the_documentation_that_keeps_together_goes_where_all_of_it_fits() 
 
 #[test]
 fn the_job_of_the_documentation_that_keeps_apart_has_a_node_for_each_pod() {
-    let mut jobs = TestJobs::new();
-    for name in ["a", "b", "c", "d"] {
-        jobs.node(name, 4, 0);
-    }
+    let mut jobs = TestJobs::on_each(&["a", "b", "c", "d"], 4, 0);
     let name = submit_example(&mut jobs, BasicPolicy::JobAntiAffinity);
     let nodes: BTreeSet<String> = jobs.places(&name).into_values().collect();
     assert_eq!(nodes.len(), 4);

@@ -13,15 +13,19 @@ use crate::harness::tyjobs::{TestJobs, key as job_key};
 const CPU: &[(&str, &str)] = &[("cpu", "1")];
 
 fn two_nodes() -> TestJobs {
-    let mut jobs = TestJobs::on("a", 4, 0);
-    jobs.node("b", 4, 0);
+    TestJobs::on_each(&["a", "b"], 4, 0)
+}
+
+/// The same, with a job of so many workers.
+fn two_nodes_with(workers: i32) -> TestJobs {
+    let mut jobs = two_nodes();
+    jobs.run("rl", CPU, (workers, CPU), |_| {});
     jobs
 }
 
 #[test]
 fn a_leader_place_that_is_not_used_in_time_is_given_up_and_found_again() {
-    let mut jobs = two_nodes();
-    jobs.run("rl", CPU, (1, CPU), |_| {});
+    let mut jobs = two_nodes_with(1);
     assert_eq!(jobs.places("rl")["learner"], "a");
     assert_eq!(jobs.cluster.after(59).stats().jobs.places_void, 0);
     jobs.cluster.change_node("a", |facts| facts.unschedulable = true);
@@ -32,10 +36,7 @@ fn a_leader_place_that_is_not_used_in_time_is_given_up_and_found_again() {
 
 /// Four nodes of eight GPUs, all but the first full of small pods, and a gang that needs two nodes.
 fn beside_a_large_gang() -> TestJobs {
-    let mut jobs = TestJobs::new();
-    for name in ["n0", "n1", "n2", "n3"] {
-        jobs.node(name, 64, 8);
-    }
+    let mut jobs = TestJobs::on_each(&["n0", "n1", "n2", "n3"], 64, 8);
     for (node, minor) in ["n1", "n2", "n3"].into_iter().flat_map(|node| (0..8).map(move |minor| (node, minor))) {
         jobs.cluster.bound_by_another(&format!("{node}-{minor}"), node, minor);
     }
@@ -103,8 +104,7 @@ fn a_place_has_no_device_of_a_pod_that_another_leader_has_bound() {
 
 #[test]
 fn worker_places_run_out_only_once_the_leader_has_an_address() {
-    let mut jobs = two_nodes();
-    jobs.run("rl", CPU, (2, CPU), |_| {});
+    let mut jobs = two_nodes_with(2);
     jobs.controller("rl");
     assert_eq!(jobs.cluster.after(300).stats().jobs.places_void, 0);
     jobs.leader_up("rl");
@@ -131,8 +131,7 @@ fn a_pod_starts_in_the_room_of_a_place_that_its_own_pod_cannot_take() {
 
 #[test]
 fn a_vanished_node_voids_its_places_and_only_those() {
-    let mut jobs = two_nodes();
-    jobs.run("rl", CPU, (5, CPU), |_| {});
+    let mut jobs = two_nodes_with(5);
     jobs.start("rl");
     let before = jobs.places("rl");
     assert_eq!(before.values().filter(|node| *node == "b").count(), 2);
@@ -155,8 +154,7 @@ fn a_vanished_node_voids_its_places_and_only_those() {
 
 #[test]
 fn another_attempt_voids_every_place_and_the_job_is_placed_again() {
-    let mut jobs = two_nodes();
-    jobs.run("rl", CPU, (2, CPU), |_| {});
+    let mut jobs = two_nodes_with(2);
     jobs.start("rl");
     jobs.change("rl", |facts| {
         facts.attempt = 1;
@@ -177,8 +175,7 @@ fn another_attempt_voids_every_place_and_the_job_is_placed_again() {
 
 #[test]
 fn a_former_pod_that_is_not_gone_yet_does_not_use_up_the_time_of_the_place() {
-    let mut jobs = two_nodes();
-    jobs.run("rl", CPU, (1, CPU), |_| {});
+    let mut jobs = two_nodes_with(1);
     jobs.start("rl");
     jobs.change("rl", |facts| {
         facts.attempt = 1;
@@ -230,8 +227,7 @@ fn a_restarted_scheduler_keeps_places_beside_a_pod_with_pending_victims() {
 
 #[test]
 fn a_deleted_job_gives_its_places_back_and_says_so() {
-    let mut jobs = two_nodes();
-    jobs.run("rl", CPU, (2, CPU), |_| {});
+    let mut jobs = two_nodes_with(2);
     jobs.change("rl", |facts| facts.deleting = true);
     assert_eq!((jobs.reserved(), jobs.facts("rl").allocations.len()), (0, 0), "its finalizer can go");
     jobs.remove("rl");
@@ -269,8 +265,7 @@ fn a_worker_that_has_done_its_work_gives_its_room_up_and_stays_listed() {
 
 #[test]
 fn counts_that_are_raised_and_lowered_are_followed() {
-    let mut jobs = two_nodes();
-    jobs.run("rl", CPU, (2, CPU), |_| {});
+    let mut jobs = two_nodes_with(2);
     jobs.start("rl");
     jobs.change("rl", |facts| facts.spec.as_mut().unwrap().parts[1].counts = 4);
     jobs.cluster.wait(1);
@@ -282,8 +277,7 @@ fn counts_that_are_raised_and_lowered_are_followed() {
 
 #[test]
 fn a_pod_that_does_not_fit_into_its_place_gets_another_one() {
-    let mut jobs = two_nodes();
-    jobs.run("rl", CPU, (1, CPU), |_| {});
+    let mut jobs = two_nodes_with(1);
     jobs.cluster.change_node("a", |facts| facts.unschedulable = true);
     let made = jobs.pod_of("rl", "rl-learner");
     jobs.cluster.submit(made);
@@ -293,8 +287,7 @@ fn a_pod_that_does_not_fit_into_its_place_gets_another_one() {
 
 #[test]
 fn a_pod_of_another_attempt_is_not_bound() {
-    let mut jobs = two_nodes();
-    jobs.run("rl", CPU, (1, CPU), |_| {});
+    let mut jobs = two_nodes_with(1);
     let made = jobs.pod_of("rl", "rl-actor-0");
     jobs.change("rl", |facts| facts.attempt = 1);
     jobs.cluster.submit(made);
@@ -336,8 +329,7 @@ fn places_that_the_status_has_no_room_for_are_given_back_and_it_is_said() {
 
 #[test]
 fn another_clients_edit_of_our_half_is_put_right() {
-    let mut jobs = two_nodes();
-    jobs.run("rl", CPU, (1, CPU), |_| {});
+    let mut jobs = two_nodes_with(1);
     jobs.change("rl", |facts| facts.allocations.clear());
     assert_eq!(jobs.places("rl").len(), 2);
 }
@@ -357,8 +349,7 @@ fn a_failed_bind_leaves_the_place_to_the_pod() {
 
 #[test]
 fn a_job_of_the_same_name_is_another_job() {
-    let mut jobs = two_nodes();
-    jobs.run("rl", CPU, (1, CPU), |_| {});
+    let mut jobs = two_nodes_with(1);
     let mut next = jobs.job("rl", CPU, (1, CPU));
     next.job.uid = "uid-next".into();
     next.version = 50;
@@ -371,9 +362,8 @@ fn a_job_of_the_same_name_is_another_job() {
 
 #[test]
 fn a_write_that_somebody_came_before_is_decided_again_on_what_is_there_now() {
-    let mut jobs = two_nodes();
     // The controller writes, and the watch has not shown it when the scheduler decides.
-    jobs.run("rl", CPU, (1, CPU), |_| {});
+    let mut jobs = two_nodes_with(1);
     assert_eq!(jobs.state("rl"), Some(ScheduleState::ScheduledSucceed));
     jobs.cluster.jobs.get_mut(&job_key("rl")).unwrap().version += 1;
     let written = jobs.cluster.job_writes;
@@ -466,8 +456,7 @@ fn a_place_that_is_found_anew_where_it_was_is_not_written() {
 
 #[test]
 fn a_pod_that_is_bound_elsewhere_than_its_place_has_its_place_there() {
-    let mut jobs = two_nodes();
-    jobs.run("rl", CPU, (2, CPU), |_| {});
+    let mut jobs = two_nodes_with(2);
     assert_eq!(jobs.places("rl")["actor-0"], "a");
     jobs.controller("rl");
     jobs.leader_up("rl");

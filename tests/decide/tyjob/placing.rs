@@ -79,8 +79,7 @@ fn below_the_minimum_nothing_is_kept() {
 
 #[test]
 fn pods_take_their_places_over_and_end_up_bound_with_their_devices() {
-    let mut jobs = TestJobs::on("a", 8, 4);
-    jobs.node("b", 8, 4);
+    let mut jobs = TestJobs::on_each(&["a", "b"], 8, 4);
     let gpus: &[(&str, &str)] = &[("cpu", "1"), ("nvidia.com/gpu", "2")];
     jobs.run("rl", gpus, (3, gpus), |_| {});
     assert_eq!((jobs.state("rl"), jobs.reserved()), (Some(ScheduleState::ScheduledSucceed), 4));

@@ -18,10 +18,13 @@ const GPUS: &str = "requests.nvidia.com/gpu";
 
 /// Four nodes of 8 GPUs.
 fn cluster() -> TestJobs {
-    let mut jobs = TestJobs::new();
-    for name in ["a", "b", "c", "d"] {
-        jobs.node(name, 64, 8);
-    }
+    TestJobs::on_each(&["a", "b", "c", "d"], 64, 8)
+}
+
+/// The same, in a namespace that may have so many GPUs.
+fn with_quota(gpus: u32) -> TestJobs {
+    let mut jobs = cluster();
+    jobs.gpus(gpus, 0);
     jobs
 }
 
@@ -61,8 +64,7 @@ fn a_job_gets_no_places_beyond_what_its_namespace_may_use() {
 
 #[test]
 fn pods_that_the_quota_counts_are_not_counted_again() {
-    let mut jobs = cluster();
-    jobs.gpus(4, 0);
+    let mut jobs = with_quota(4);
     jobs.run("rl", GPU, (3, GPU), |_| {});
     assert_eq!(jobs.holds("rl"), (0, 4));
     // The quota is seen to be used a moment before the leader is seen.
@@ -87,8 +89,7 @@ fn pods_that_the_quota_counts_are_not_counted_again() {
 
 #[test]
 fn a_quota_that_is_lowered_below_its_use_takes_places_of_the_last_job() {
-    let mut jobs = cluster();
-    jobs.gpus(8, 0);
+    let mut jobs = with_quota(8);
     jobs.run("first", GPU, (3, GPU), |spec| spec.priority = 7);
     jobs.run("last", GPU, (3, GPU), |spec| spec.basic = BasicPolicy::Gang);
     assert_eq!((jobs.holds("first"), jobs.holds("last")), ((0, 4), (0, 4)));
@@ -108,8 +109,7 @@ fn a_quota_that_is_lowered_below_its_use_takes_places_of_the_last_job() {
 
 #[test]
 fn places_that_a_lowered_quota_takes_are_those_of_the_job_that_comes_last() {
-    let mut jobs = cluster();
-    jobs.gpus(8, 0);
+    let mut jobs = with_quota(8);
     jobs.cluster.priority_class("high", 1000);
     jobs.run("classed", GPU, (3, GPU), |spec| {
         spec.parts.iter_mut().for_each(|part| part.ask.class = Some("high".into()));
@@ -123,8 +123,7 @@ fn places_that_a_lowered_quota_takes_are_those_of_the_job_that_comes_last() {
 
 #[test]
 fn of_two_quotas_that_contradict_the_narrower_counts() {
-    let mut jobs = cluster();
-    jobs.gpus(100, 0);
+    let mut jobs = with_quota(100);
     jobs.quota("tight", json!({"hard": {GPUS: "2", "pods": "5"}}), json!({GPUS: "0", "pods": "0"}));
     jobs.run("rl", GPU, (3, GPU), |_| {});
     assert_eq!(jobs.holds("rl"), (0, 2));
@@ -212,8 +211,7 @@ fn a_place_has_room_for_what_a_limit_range_gives_to_its_pod() {
 #[test]
 fn a_pod_that_asks_for_less_than_its_place_pays_for_no_more_and_keeps_no_place() {
     for attempt in [0, 7] {
-        let mut jobs = cluster();
-        jobs.gpus(8, 0);
+        let mut jobs = with_quota(8);
         jobs.run("rl", CPU, (1, EIGHT), |_| {});
         assert_eq!(jobs.holds("rl"), (0, 2));
         // Made by its tenant: it claims the place, asks for nothing, and no scheduler knows it.
@@ -244,8 +242,7 @@ fn a_pod_that_asks_for_less_than_its_place_pays_for_no_more_and_keeps_no_place()
 
 #[test]
 fn an_edit_that_admission_refuses_gives_the_places_back() {
-    let mut jobs = cluster();
-    jobs.gpus(8, 0);
+    let mut jobs = with_quota(8);
     jobs.run("first", CPU, (1, EIGHT), |_| {});
     assert_eq!(jobs.holds("first"), (0, 2));
     jobs.change("first", |facts| facts.spec.as_mut().unwrap().parts[1].ask.priority = Some(1));
@@ -257,8 +254,7 @@ fn an_edit_that_admission_refuses_gives_the_places_back() {
 
 #[test]
 fn places_that_admission_refuses_now_are_counted_and_given_back() {
-    let mut jobs = cluster();
-    jobs.gpus(8, 0);
+    let mut jobs = with_quota(8);
     jobs.cluster.priority_class("class", 0);
     jobs.run("first", CPU, (1, EIGHT), |spec| spec.parts[1].ask.class = Some("class".into()));
     assert_eq!(jobs.holds("first"), (0, 2));
@@ -275,8 +271,7 @@ fn places_that_admission_refuses_now_are_counted_and_given_back() {
 
 #[test]
 fn places_outside_of_an_exceeded_quota_stay() {
-    let mut jobs = cluster();
-    jobs.gpus(8, 0);
+    let mut jobs = with_quota(8);
     jobs.run("cpus", CPU, (1, CPU), |spec| spec.priority = 1);
     jobs.run("gpus", CPU, (1, EIGHT), |spec| spec.priority = 7);
     assert_eq!((jobs.holds("cpus"), jobs.holds("gpus")), ((0, 2), (0, 2)));
@@ -290,8 +285,7 @@ fn places_outside_of_an_exceeded_quota_stay() {
 
 #[test]
 fn a_worker_that_the_quota_counts_is_placed_although_another_is_beyond_it() {
-    let mut jobs = cluster();
-    jobs.gpus(3, 0);
+    let mut jobs = with_quota(3);
     jobs.run("rl", GPU, (2, GPU), |_| {});
     jobs.start("rl");
     jobs.gpus(3, 3);
@@ -314,8 +308,7 @@ fn a_worker_that_the_quota_counts_is_placed_although_another_is_beyond_it() {
 
 #[test]
 fn a_pod_that_the_quota_counts_is_not_counted_twice_by_an_explanation() {
-    let mut jobs = cluster();
-    jobs.gpus(2, 0);
+    let mut jobs = with_quota(2);
     jobs.run("rl", GPU, (1, GPU), |_| {});
     jobs.start("rl");
     jobs.gpus(2, 2);
@@ -377,8 +370,7 @@ fn minute_by_minute(
 
 #[test]
 fn who_holds_what_minute_by_minute() {
-    let mut jobs = cluster();
-    jobs.gpus(26, 0);
+    let mut jobs = with_quota(26);
     // Admission refuses its leader for ever.
     jobs.run("unmade", GPU, (7, GPU), |spec| spec.priority = 10);
     // Its leader is bound, and the image of that is pulled for an hour.

@@ -102,8 +102,7 @@ fn affinity_compares_company_then_room_then_use_and_anti_affinity_company_then_u
 
 #[test]
 fn what_a_node_has_given_of_its_gpus_is_the_sum_of_what_each_pod_takes() {
-    let mut jobs = TestJobs::on("a", 8, 2);
-    jobs.node("b", 8, 2);
+    let mut jobs = TestJobs::on_each(&["a", "b"], 8, 2);
     let share = |core, ratio| [("koordinator.sh/gpu-core", core), ("koordinator.sh/gpu-memory-ratio", ratio)];
     // a: 60 and 60 of 200 percent; b: 100 of 200. Sums of each name alone would make a 70.
     for (name, other, limits) in [

@@ -67,6 +67,20 @@ impl TestGangs {
         Self { accumulating: true, ..Self::new(cpus) }
     }
 
+    /// Nodes of so many GPUs, with CPUs for all.
+    pub fn with_gpus(nodes: &[(&str, u32)]) -> Self {
+        let mut gangs = Self::with(Config::default());
+        nodes.iter().for_each(|(node, gpus)| gangs.cluster.node(node, *gpus));
+        gangs
+    }
+
+    /// Nodes `n0` … of one CPU each, without devices and agent.
+    pub fn on_ones(count: usize) -> Self {
+        let mut gangs = Self::with(Config::default());
+        (0..count).for_each(|n| gangs.plain_node(&format!("n{n}"), 1, "x"));
+        gangs
+    }
+
     /// One node without devices and agent.
     pub fn on_plain(node: &str, cpus: u32, pool: &str) -> Self {
         let mut gangs = Self::with(Config::default());

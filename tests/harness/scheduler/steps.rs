@@ -18,6 +18,13 @@ impl TestScheduler {
         cluster
     }
 
+    /// Nodes of so many GPUs each.
+    pub fn on_each(nodes: &[&str], gpus: u32) -> Self {
+        let mut cluster = Self::new();
+        nodes.iter().for_each(|node| cluster.node(node, gpus));
+        cluster
+    }
+
     /// The cluster at rest.
     pub fn settled(&mut self) -> &mut Self {
         self.settle();

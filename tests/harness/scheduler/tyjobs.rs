@@ -45,6 +45,13 @@ impl TestJobs {
         jobs
     }
 
+    /// Nodes that are alike.
+    pub fn on_each(nodes: &[&str], cpus: u32, gpus: u32) -> Self {
+        let mut jobs = Self::new();
+        nodes.iter().for_each(|node| jobs.node(node, cpus, gpus));
+        jobs
+    }
+
     /// Nodes a (free), b (half used) and c (two thirds used) of twelve CPUs each.
     pub fn uneven() -> Self {
         let mut jobs = Self::new();
