@@ -83,12 +83,15 @@ pub struct DeviceRow {
     labels: BTreeMap<String, String>,
 }
 
+/// Why a node gives new pods no device of a type now.
+pub(super) type WhyNone<'a> = &'a dyn Fn(&DeviceType) -> Option<String>;
+
 /// What is known of a node beside its Device object.
 pub(super) struct DeviceSurroundings<'a> {
     pub usage: &'a DeviceHolders,
     pub reserved: &'a [&'a ReservedDevices],
     /// Why its node gives new pods none of this type now; `None` where there is no such node.
-    pub gives_none: Option<&'a dyn Fn(&DeviceType) -> Option<String>>,
+    pub gives_none: Option<WhyNone<'a>>,
     pub wall: Timestamp,
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Serialize, Serializer};
 
 use super::daemons::{self, AgentRow};
-use super::devices::{self, DeviceRow, DeviceSurroundings, ShownHealth};
+use super::devices::{self, DeviceRow, DeviceSurroundings, ShownHealth, WhyNone};
 use super::locks::{self, LockRow};
 use super::snapshot::{Rules, Snapshot};
 use super::table::{Row, RowId, age};
@@ -111,7 +111,7 @@ impl NodesView {
             let node = view.nodes.binary_search_by(|row| row.name.cmp(name)).ok().map(|at| &mut view.nodes[at]);
             let (usage, reserved, wall) = (&usage, reserved_on(name), snapshot.wall);
             let why = |kind: &DeviceType| node.as_deref().and_then(|row| row.gives_none(kind));
-            let gives_none = node.is_some().then_some(&why as &dyn Fn(&DeviceType) -> Option<String>);
+            let gives_none = node.is_some().then_some(&why as WhyNone<'_>);
             let devices = devices::of_node(name, object, &DeviceSurroundings { usage, reserved, gives_none, wall });
             if let Some(row) = node {
                 devices.iter().for_each(|device| row.count(device));
