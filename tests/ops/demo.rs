@@ -339,7 +339,7 @@ fn every_fault_of_a_kept_demo_is_shown_where_people_look() {
     shows("get pods hangs -n default -o json", &[stuck]);
     shows(&format!("explain node {roomy}"), &["lock: held by default/hangs for ", stuck]);
     let text = shows("explain pod default/hangs", &[&format!("bound to node {roomy}; stuck: ")]);
-    assert!(text.contains("the node daemon was asked which calls it has answered, and does not say"), "{text}");
+    assert!(text.contains("the node daemon was asked which calls it has answered: no answer"), "{text}");
     let noted = || {
         events_of(&demo.config, "hangs")
             .into_iter()

@@ -211,7 +211,7 @@ impl PodHoldings {
             );
         }
         if let Some(why) = &self.calls_unknown {
-            let _ = writeln!(out, "  the node daemon was asked which calls it has answered, and gave no answer: {why}");
+            let _ = writeln!(out, "  the node daemon was asked which calls it has answered: {why}");
         }
         if self.held.is_empty() {
             return out;
@@ -301,7 +301,7 @@ mod tests {
                 ("gpu-1", 50, Some("not healthy; the Device object gives no reason, `baton doctor` on the node may"))
             ]
         );
-        assert!(shown.advice().unwrap().contains("`baton drain node-a/gpu-1`"), "{shown:?}");
+        assert!(shown.advice().unwrap().contains("`baton drain node-a/gpu-1 --yes`"), "{shown:?}");
         let text = shown.text();
         assert!(text.contains("Its GPUs are connected by NVLink (domain 0).\n"), "{text}");
         assert!(text.contains("counted, not limited on this node"), "{text}");

@@ -152,7 +152,7 @@ mod tests {
             of("node-b")["devices"]["gpu-0"],
             json!({"p": 0, "s": "unhealthy", "why": "not healthy; the Device object gives no reason, `baton doctor` on the node may"})
         );
-        assert_eq!(of("node-c"), json!({"status": "NotReady", "daemon": "none", "open": false, "devices": {}}));
+        assert_eq!(of("node-c"), json!({"status": "Unknown", "daemon": "none", "open": false, "devices": {}}));
         assert_eq!([of("node-a")["open"].clone(), of("node-b")["open"].clone()], [json!(true), json!(false)]);
     }
 
