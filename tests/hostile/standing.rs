@@ -20,8 +20,7 @@ async fn a_policy_as_the_api_server_stores_it_is_the_one_that_was_installed() {
     let world = World::start().await;
     let (code, said) = audit(&world).await;
     let verdict = said.lines().last().unwrap();
-    let without =
-        "2 nodes, 2 Device objects, 0 pods with devices: no violation, but 2 nodes take no new pods with devices";
+    let without = "2 nodes, 2 Device objects, 0 pods that ask for devices: no violation, but 2 nodes take no new pods with devices";
     assert_eq!((code, verdict, said.contains("admission")), (Some(0), without, false), "{said}");
 }
 

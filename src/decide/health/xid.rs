@@ -159,7 +159,7 @@ pub const XIDS: &[XidRule] = &[
     row(158, Hardware, "fatal timeout of the GPU", Reset("; if it returns, have the GPU replaced")),
 ];
 
-/// `XID 79: GPU has fallen off the bus (hardware): drain the node and reboot it; …`, and the number alone of an XID that the table lacks.
+/// `XID 79: GPU has fallen off the bus (hardware): drain the node (kubectl drain) and reboot it; …`, and the number alone of an XID that the table lacks.
 pub fn xid_words(xid: u64) -> String {
     let rule = XIDS.iter().find(|rule| rule.xid == xid);
     let words = rule.map(|XidRule { origin, words, remedy, .. }| format!(": {words} ({origin}): {remedy}"));

@@ -243,7 +243,9 @@ async fn an_unhealthy_gpu_reaches_the_scheduler_within_a_tenth_of_a_second_and_c
     let message = condition["message"].as_str().unwrap();
     assert!(
         condition["status"] == "False"
-            && message.starts_with("XID 79: GPU has fallen off the bus (hardware): drain the node and reboot it; "),
+            && message.starts_with(
+                "XID 79: GPU has fallen off the bus (hardware): drain the node (kubectl drain) and reboot it; "
+            ),
         "{condition}"
     );
     until("an event on the node tells it", || {
