@@ -193,7 +193,7 @@ impl PodHoldings {
             format!(
                 "{} {go} to no new pod; this one keeps {them} until it ends: once its work is saved, {} (which also cordons {them}: `baton \
                  uncordon` ends that), or delete the pod: its owner, or you, create another one. Where the machine has to be rebooted, \
-                 `kubectl drain {}` moves all of its pods (docs/runbooks.md)",
+                 `kubectl drain {} --ignore-daemonsets` evicts all of its pods (docs/runbooks.md)",
                 names.join(", "),
                 drains.join(" and "),
                 broken.first().map_or("", |row| &*row.node)

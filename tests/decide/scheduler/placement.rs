@@ -141,6 +141,19 @@ fn a_stale_agent_takes_no_device_pods_until_it_is_back() {
 }
 
 #[test]
+fn where_many_daemons_fall_silent_at_once_no_node_has_an_event() {
+    for (count, events) in [(20, 20), (21, 0)] {
+        let names: Vec<String> = (0..count).map(|n| format!("n{n}")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let mut cluster = TestScheduler::on_each(&names, 1);
+        cluster.now += Duration::from_secs(90);
+        cluster.comes("a", ONE);
+        let said = cluster.messages.iter().filter(|(_, reason, _)| *reason == "NotServed").count();
+        assert_eq!((said, cluster.node_of("a")), (events, None), "{count} nodes");
+    }
+}
+
+#[test]
 fn a_name_that_the_agent_does_not_serve_or_the_kubelet_has_zeroed_is_named() {
     let mut cluster = TestScheduler::on("n", 8);
     cluster.beat("n", Identity::Lock, &[key::NVIDIA_GPU]);

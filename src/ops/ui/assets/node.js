@@ -58,7 +58,7 @@ export default function make(root, name) {
       ['Registered names', (agent.registered ?? []).join(', ') || 'none'],
       ['Lock', lock ? [`${lock.holder ?? 'an unknown pod'} holds it`, lock.ageAt ? ' for ' : '', lock.ageAt ? age(lock.ageAt) : '', `: ${lockState(lock)}`] : 'none'],
       ['Suspect', node.suspect],
-      ['Closed', [node.closed, ...Object.values(node.notGiven ?? {})].filter(Boolean).join('; ')],
+      ['Closed', node.closed],
       ['Reserved for', (node.reservedFor ?? []).join(', ')],
       ['Scheduler', scheduler.why ?? `${name} ${scheduler.message}`],
       ['Waits for the lock', (scheduler.waitsForLock ?? []).join(', ')],
