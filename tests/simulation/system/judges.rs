@@ -17,7 +17,7 @@ use baton::decide::world::{Place, Pod, PodFacts, PodId, Wake};
 
 use super::process::LEADS;
 use super::store::Swap;
-use super::workload::ONCE;
+use super::workload::{GangPlan, ONCE};
 use super::{CALM, Candidate, Fault, OURS, START, STORM, System, Violation};
 use crate::harness::wall;
 
@@ -174,17 +174,15 @@ impl System {
             return; // what it has sent may still arrive
         }
         // While a member lives, or has succeeded and its Job makes one pod after the other, the group is the one that was satisfied; pods
-        // that come later are of a new generation.
-        let lives = |group: &String| {
-            let mut gangs = group.split(' ').filter_map(|name| {
-                let id = GangId::parse(&format!("ml/{name}")).ok()?;
-                Some((scheduler.world().gangs().gang(&id)?, self.jobs.gangs.get(name)?))
-            });
-            gangs.any(|(gang, plan)| {
-                gang.counts().live() > 0 || plan.is_made_one_by_one() && gang.counts().succeeded > 0
-            })
+        // that come later are of a new generation. The store says so: what this scheduler has seen may be older.
+        let lives = |facts: &&PodFacts| {
+            let (pod, plan) = (&facts.handoff, self.jobs.gang_of(&facts.handoff.pod));
+            let goes_on = || pod.phase == Phase::Succeeded && plan.is_some_and(GangPlan::is_made_one_by_one);
+            pod.deleting.is_none() && (!pod.phase.is_terminal() || goes_on())
         };
-        self.judges.satisfied.retain(lives);
+        let live = self.store.pods().filter(lives).filter_map(|facts| self.jobs.gang_of(&facts.handoff.pod));
+        let live: BTreeSet<String> = live.map(|plan| plan.group.join(" ")).collect();
+        self.judges.satisfied.retain(|group| live.contains(group));
         self.judges.under_way.retain(|(of, _), _| *of != at);
         let mut decided = BTreeMap::new();
         for id in scheduler.gangs().committed() {
