@@ -164,16 +164,14 @@ fn was_bound_elsewhere(gang: &Gang, group: &GroupId) -> bool {
     commits.peek().is_some() && commits.all(|commit| !group.made(commit))
 }
 
-/// The PodGroup says that the group was satisfied, a live member is older than that, and one that was bound is still there. Where all
-/// wait, all may have been made again since: the time has whole seconds only.
+/// The PodGroup says that the group was satisfied, and a live member is older than that. The time has whole seconds: of members of
+/// the same second, which may have been made again since, one must have been bound.
 fn was_satisfied(gang: &Gang) -> bool {
     let Some(group) = gang.pod_group() else { return false };
-    if !gang.members().any(|member| member.state.has_landed()) {
-        return false;
-    }
     let said = group.status.conditions.iter().find(|condition| condition.type_ == key::CONDITION_SATISFIED);
     let since = said.filter(|condition| condition.status == "True").map(|condition| condition.last_transition_time.0);
-    since.zip(gang.oldest_live()).is_some_and(|(since, oldest)| oldest <= since)
+    let has_landed = || gang.members().any(|member| member.state.has_landed());
+    since.zip(gang.oldest_live()).is_some_and(|(since, oldest)| oldest < since || oldest == since && has_landed())
 }
 
 /// The reservations of one group, to be restored as they were.

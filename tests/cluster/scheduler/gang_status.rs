@@ -124,8 +124,11 @@ async fn a_restarted_scheduler_knows_from_the_pod_group_that_the_gang_was_satisf
     let cluster = SchedulerCluster::start().await;
     cluster.pod_group_crd(PodGroupApi::Sigs).await;
     cluster.pod_group("g", json!({"minMember": 3})).await;
-    cluster.cpus("n1", 3).await;
     members(&cluster, "g", 0..4).await;
+    // Of a member of the same second, the next leader cannot tell whether it was made before.
+    let made = cluster.pods().get("g-3").await.unwrap().metadata.creation_timestamp.unwrap().0.as_second();
+    until("a later second", || async { (baton::runtime::clock::wall().as_second() > made).then_some(()) }).await;
+    cluster.cpus("n1", 3).await;
     let scheduler = cluster.scheduler().await;
     cluster.all_bound("g", 3).await;
     says(&cluster, "g", "satisfied", |status| condition(status, "GangSatisfied")["status"] == "True").await;

@@ -218,6 +218,25 @@ fn need_their_minimum(then: impl Fn(&mut TestGangs)) {
 }
 
 #[test]
+fn a_member_from_before_the_satisfaction_comes_alone_also_after_a_restart() {
+    let mut gangs = TestGangs::new(2);
+    gangs.pod_group("ml/g", |facts| facts.spec.min = Some(2));
+    gangs.come("g", 3, &named("g"));
+    let bound = gangs.bound();
+    assert_eq!(bound.len(), 2);
+    gangs.wait(1);
+    let since = crate::harness::wall(gangs.cluster.now);
+    gangs.pod_group("ml/g", |facts| {
+        facts.spec.min = Some(2);
+        facts.status.conditions = vec![condition(CONDITION_SATISFIED, CONDITION_SATISFIED, "", since)];
+    });
+    bound.iter().for_each(|name| gangs.delete(name));
+    gangs.cluster.restart();
+    gangs.wait(2);
+    assert_eq!(gangs.bound().len(), 1, "{}", gangs.condition("g-2"));
+}
+
+#[test]
 fn each_gang_of_a_group_that_is_not_ready_is_told_its_own_reason() {
     let mut gangs = TestGangs::new(8);
     let of_group = (format!("{G}groups"), group(&["ml/a", "ml/b", "ml/c"]));
