@@ -44,15 +44,6 @@ impl WatchedObject {
         Self { text: words.concat().into(), starts: (name_at, name_at + words[1].len() as u32) }
     }
 
-    /// Another object of this namespace and name among those known.
-    fn former(&self, known: &BTreeSet<Self>) -> Option<Self> {
-        let name = &self.text[..self.starts.1 as usize];
-        let from = Self { text: name.into(), starts: (0, 0) };
-        let alike = known.range(from..).take_while(|object| object.text.starts_with(name));
-        let mut same = alike.filter(|object| object.starts == self.starts && object.text != self.text);
-        same.next().cloned()
-    }
-
     /// Namespace; empty for cluster-scoped objects.
     pub fn namespace(&self) -> &str {
         &self.text[..self.starts.0 as usize]
@@ -150,30 +141,37 @@ where
         let mut stream = std::pin::pin!(stream);
         // Of what the receiver knows, what the list under way has not shown; and whether that list has shown anything.
         let (mut unseen, mut shown) = (BTreeSet::new(), false);
+        // What the list shows that is new, until what is gone has been reported: a name, a room, a gang never belongs to both.
+        let mut new = Vec::new();
         while let Some(next) = stream.next().await {
             let mut events = Vec::new();
             let mut synced = false;
             match next {
                 // A server without streaming lists shows every object and never marks the end of the list.
                 Ok(Event::Init) if streaming && shown => return FeedEnd::NoStreamingLists,
-                Ok(Event::Init) => (unseen, shown) = (known.clone(), false),
+                Ok(Event::Init) => {
+                    (unseen, shown) = (known.clone(), false);
+                    new.clear();
+                }
                 Ok(Event::InitApply(object)) => {
                     let identity = WatchedObject::of(object.meta());
-                    if let Some(former) = identity.former(known) {
-                        // It was deleted and created again between two watches: the former one goes first.
-                        events.extend((self.on_delete)(&former));
-                        known.remove(&former);
-                        unseen.remove(&former);
-                    }
                     unseen.remove(&identity);
-                    known.insert(identity);
                     shown = true;
-                    events.extend((self.on_apply)(object));
+                    if unseen.is_empty() || known.contains(&identity) {
+                        known.insert(identity);
+                        events.extend((self.on_apply)(object));
+                    } else {
+                        new.push((identity, (self.on_apply)(object)));
+                    }
                 }
                 Ok(Event::InitDone) => {
                     for gone in std::mem::take(&mut unseen) {
                         known.remove(&gone);
                         events.extend((self.on_delete)(&gone));
+                    }
+                    for (identity, event) in new.drain(..) {
+                        known.insert(identity);
+                        events.extend(event);
                     }
                     events.extend(self.on_access.map(|event| event(true)));
                     absent.succeed();
@@ -360,6 +358,38 @@ mod tests {
                 assert_eq!(scene.received, there, "seed {seed}");
             }
         }
+    }
+
+    /// As it was in the API server: a gang whose pods were all made again had none in between.
+    #[tokio::test]
+    async fn of_a_later_list_what_is_gone_goes_before_what_is_new() {
+        let feed: Feed<ConfigMap, String> = Feed {
+            name: "objects",
+            apis: Vec::new(),
+            config: watch_config(),
+            optional: false,
+            on_access: None,
+            on_apply: Box::new(|object: ConfigMap| object.metadata.name),
+            on_delete: Box::new(|gone| Some(format!("{} is gone", gone.name()))),
+        };
+        let list = |names: &[u8]| {
+            let objects = names.iter().map(|name| Ok(Event::InitApply(Scene::object(*name, (*name).into()))));
+            [Ok(Event::Init)].into_iter().chain(objects).chain([Ok(Event::InitDone)]).collect::<Vec<_>>()
+        };
+        let shown = list(&[3, 4, 5]).into_iter().chain(list(&[1, 2, 4, 6]));
+        let (out, mut messages) = mpsc::channel(64);
+        let (mut known, mut absent) = (BTreeSet::new(), Backoff::new(ABSENT.0, ABSENT.1));
+        let lists = InitialListStrategy::ListWatch;
+        feed.follow(stream::iter(shown), &lists, &mut known, &mut absent, &out).await;
+        drop(out);
+        let mut said = Vec::new();
+        while let Some(message) = messages.recv().await {
+            said.extend(match message {
+                FeedMessage::Event(event) => Some(event),
+                FeedMessage::Synced(_) => None,
+            });
+        }
+        assert_eq!(said, ["3", "4", "5", "4", "3 is gone", "5 is gone", "1", "2", "6"]);
     }
 
     /// What feeds say of objects that may not be read, for a while after the API server has started or for good.

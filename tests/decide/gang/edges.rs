@@ -217,6 +217,20 @@ fn need_their_minimum(then: impl Fn(&mut TestGangs)) {
     assert_eq!((gangs.count("again"), gangs.count("too")), (1, 1));
 }
 
+/// As after a list in place of a watch that broke: the scheduler runs only once the new ones are there.
+#[test]
+fn pods_that_took_the_place_of_all_others_unseen_need_their_minimum() {
+    let mut gangs = TestGangs::new(4).asked("g", 2, "2", &[]);
+    assert_eq!(gangs.after(2).count("g"), 2);
+    ["g-0", "g-1"].iter().for_each(|name| gangs.delete(name));
+    gangs.member("again", &gang("g", "2", &[]));
+    gangs.wait(2);
+    assert_eq!((gangs.count("again"), gangs.reason("again")), (0, "GangIncomplete"));
+    gangs.member("too", &gang("g", "2", &[]));
+    gangs.wait(2);
+    assert_eq!((gangs.count("again"), gangs.count("too")), (1, 1));
+}
+
 #[test]
 fn a_member_from_before_the_satisfaction_comes_alone_also_after_a_restart() {
     let mut gangs = TestGangs::new(2);
