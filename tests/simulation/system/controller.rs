@@ -14,7 +14,7 @@ use baton::tyjob::ControllerOptions;
 
 use super::job_requests::{event, stored};
 use super::process::Process;
-use super::store::Change;
+use super::store::{Change, JOBS, PODS, Watches};
 use super::{Candidate, Fault, Happening, Mutant, Reader, System};
 use crate::harness::wall;
 
@@ -34,7 +34,7 @@ struct Term {
     number: u64,
     controller: JobController,
     /// Of the watch of TYJobs and nodes, and of that of pods.
-    cursors: [usize; 2],
+    watches: Watches,
     is_synced: bool,
 }
 
@@ -85,32 +85,16 @@ impl System {
         }
         self.controllers[at].process.has_news = false;
         let expired = self.faults.lists_again(Reader::Candidate(who));
-        let end = self.store.end();
-        // The watch of pods may be behind that of TYJobs.
-        let behind = if self.pace.below(4) == 0 { self.pace.below(60) as usize } else { 0 };
+        let behind = self.one_is_behind(&[JOBS, PODS]);
         let Some(term) = &mut self.controllers[at].term else { return };
-        let pods_until = (end - behind.min(end)).max(term.cursors[1]).max(1);
-        for (watch, until) in [end, pods_until].into_iter().enumerate() {
-            let of_watch =
-                |change: &Change| usize::from(matches!(change, Change::Pod(..) | Change::PodGone(_))) == watch;
-            let changes = if term.is_synced && !expired {
-                self.store.between(term.cursors[watch], until)
-            } else {
-                let mut changes = self.store.gone_since(term.cursors[watch]);
-                changes.extend(self.store.list(until));
-                changes
-            };
-            let events = changes.into_iter().filter(of_watch).filter_map(event);
-            events.for_each(|event| term.controller.event(event));
-            term.cursors[watch] = until;
-        }
-        if !std::mem::replace(&mut term.is_synced, true) {
+        let begins = !std::mem::replace(&mut term.is_synced, true);
+        let changes = term.watches.follow(&self.store, expired || begins, self.store.end(), behind);
+        changes.into_iter().filter_map(event).for_each(|event| term.controller.event(event));
+        if begins {
             term.controller.complete();
         }
-        if behind > 0 {
-            let pause = self.soon(5, 2000);
-            self.controllers[at].process.has_news = true;
-            self.after(pause, Happening::News(Reader::Candidate(who), life));
+        if behind.is_some() {
+            self.comes_later(Reader::Candidate(who), life);
         }
         self.controller_turns(at);
     }
@@ -123,7 +107,7 @@ impl System {
         let (life, until) = (process.life, process.lease.until());
         if term.is_none() && process.lease.leads(now.mono) {
             let controller = JobController::new(ControllerOptions::default().settings(), now);
-            *term = Some(Term { number: self.serial, controller, cursors: [0; 2], is_synced: false });
+            *term = Some(Term { number: self.serial, controller, watches: Watches::default(), is_synced: false });
             process.has_news = true;
             self.note(|| format!("controller {at} leads"));
             let listed = self.soon(20, 300);

@@ -19,7 +19,7 @@ use baton::runtime::Backoff;
 
 use super::housekeeping::left_at;
 use super::machine::{Machine, since_boot};
-use super::store::{Change, Swap};
+use super::store::{Change, NODES, PODS, Swap, Watches};
 use super::{Fault, Happening, Mutant, Reader, START, System};
 use crate::harness::wall;
 
@@ -27,7 +27,7 @@ use crate::harness::wall;
 pub struct Daemon {
     /// By its watches.
     pub seen: NodeSeen,
-    cursor: usize,
+    watches: Watches,
     /// `None` until it is known what was handed out.
     pub hand_off: Option<HandOff>,
     /// For the judges: pods whose processes have ended, and since when that can be seen.
@@ -65,7 +65,7 @@ impl Daemon {
         let pace = AgentTimings::default().unlock_retry;
         Self {
             seen: NodeSeen::default(),
-            cursor: 0,
+            watches: Watches::default(),
             hand_off: None,
             overdue: BTreeMap::new(),
             lock_due: None,
@@ -132,6 +132,7 @@ impl System {
         }
         self.machines[node].daemon_has_news = false;
         let again = self.faults.lists_again(Reader::Daemon(node));
+        let behind = self.one_is_behind(&[NODES, PODS]);
         let mutant = self.plan.mutant;
         let Machine { name, daemon, ran_before, .. } = &mut self.machines[node];
         let name = name.clone();
@@ -153,21 +154,16 @@ impl System {
             }
             daemon.seen.pods.replace(pods);
             daemon.seen.lock = LockRead::parse(lock.as_deref());
-            daemon.cursor = from;
+            daemon.watches.listed(from);
             (daemon.seen.pods_synced, daemon.seen.node_synced, daemon.seen.pods_listed) = (true, true, self.now);
             if again {
                 self.note(|| format!("daemon of n{node} lists again, {behind} changes behind"));
                 if behind > 0 {
-                    let life = self.machines[node].daemon_life;
-                    let pause = self.soon(5, 2000);
-                    self.machines[node].daemon_has_news = true;
-                    self.after(pause, Happening::News(Reader::Daemon(node), life));
+                    self.comes_later(Reader::Daemon(node), life);
                 }
             }
         } else {
-            let changes = self.store.since(daemon.cursor);
-            daemon.cursor = self.store.end();
-            for change in changes {
+            for change in daemon.watches.follow(&self.store, false, self.store.end(), behind) {
                 match change {
                     Change::Pod(pod, _) if pod.handoff.node.as_deref() == Some(&*name) => {
                         daemon.seen.pods.apply(since_boot(ran_before, mutant, pod.handoff.clone()));
@@ -178,6 +174,9 @@ impl System {
                     Change::Node(node) if node.name == name => daemon.seen.lock = LockRead::parse(node.lock.as_deref()),
                     _ => {}
                 }
+            }
+            if behind.is_some() {
+                self.comes_later(Reader::Daemon(node), life);
             }
         }
         self.open_ledger(node);

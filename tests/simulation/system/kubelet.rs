@@ -289,7 +289,7 @@ impl System {
         let lists = std::mem::take(&mut kubelet.was_cut) || is_first;
         let (from, end) = (kubelet.cursor, self.store.end());
         let until = if lists { end } else { self.reads_until(node, from, end) };
-        let changes = if lists { self.store.list(end) } else { self.store.between(from, until) };
+        let changes = if lists { self.store.list(end) } else { self.store.between(from, until).to_vec() };
         let kubelet = &mut self.machines[node].kubelet;
         kubelet.cursor = until;
         let before = if lists { std::mem::take(&mut kubelet.known) } else { BTreeMap::new() };

@@ -16,7 +16,7 @@ use jiff::SignedDuration;
 use serde_json::Value;
 
 use super::process::Process;
-use super::store::{Change, Swap};
+use super::store::{Change, KINDS, Swap, Watches};
 use super::{Candidate, Fault, Happening, Mutant, OURS, Reader, System};
 use crate::harness::wall;
 
@@ -39,7 +39,7 @@ pub struct SchedulerProcess {
     pub leads_since: Option<Duration>,
     /// What it was shown to be cordoned: nodes by name, and devices of nodes.
     cordoned: BTreeMap<Box<str>, Cordoned>,
-    cursor: usize,
+    watches: Watches,
     in_flight: BTreeMap<u64, Effect>,
     /// When the last write to a pod has arrived: the next comes after it.
     ordered: BTreeMap<PodUid, Duration>,
@@ -76,7 +76,7 @@ impl SchedulerProcess {
             is_synced: false,
             leads_since: None,
             cordoned: BTreeMap::new(),
-            cursor: 0,
+            watches: Watches::default(),
             in_flight: BTreeMap::new(),
             ordered: BTreeMap::new(),
             turn: None,
@@ -147,21 +147,22 @@ impl System {
             return;
         }
         self.schedulers[at].process.has_news = false;
-        let is = &self.schedulers[at];
-        let expired = is.is_synced && self.faults.lists_again(Reader::Candidate(Candidate::Scheduler(at)));
-        let changes =
-            if is.is_synced && !expired { self.store.since(is.cursor) } else { self.store.list(self.store.end()) };
+        let who = Candidate::Scheduler(at);
+        let expired = self.schedulers[at].is_synced && self.faults.lists_again(Reader::Candidate(who));
         if expired {
             self.note(|| format!("scheduler {at} lists again"));
-            let gone = self.store.gone_since(self.schedulers[at].cursor);
-            let forgets = self.is(Mutant::GoneIsForgotten);
-            gone.iter().filter(|_| !forgets).for_each(|change| self.show_change(at, change));
         }
-        for change in changes {
-            self.show_change(at, &change);
-        }
+        let forgets = expired && self.is(Mutant::GoneIsForgotten);
+        let behind = self.one_is_behind(&std::array::from_fn::<_, KINDS, _>(|kind| kind));
         let is = &mut self.schedulers[at];
-        (is.cursor, is.is_synced) = (self.store.end(), true);
+        let lists = expired || !std::mem::replace(&mut is.is_synced, true);
+        let changes = is.watches.follow(&self.store, lists, self.store.end(), behind);
+        for change in changes.iter().filter(|change| !forgets || !change.is_gone()) {
+            self.show_change(at, change);
+        }
+        if behind.is_some() {
+            self.comes_later(Reader::Candidate(who), life);
+        }
         self.turn_now(at);
     }
 

@@ -317,6 +317,23 @@ impl System {
         self.plan.mutant == Some(mutant)
     }
 
+    /// Of which of these kinds a watch is behind the others, and by how many changes.
+    fn one_is_behind(&mut self, kinds: &[usize]) -> Option<(usize, usize)> {
+        let kind = (self.pace.below(4) == 0).then(|| kinds[self.pace.below(kinds.len() as u32) as usize])?;
+        Some((kind, self.pace.below(60) as usize))
+    }
+
+    /// The rest comes later to this reader.
+    fn comes_later(&mut self, reader: Reader, life: u64) {
+        match reader {
+            Reader::Candidate(who) => self.process(who).has_news = true,
+            Reader::Daemon(node) => self.machines[node].daemon_has_news = true,
+            Reader::Kubelet(node) => self.machines[node].kubelet_has_news = true,
+        }
+        let pause = self.soon(5, 2000);
+        self.after(pause, Happening::News(reader, life));
+    }
+
     /// The readers of what has changed hear of it, each in its own time.
     fn spread(&mut self) {
         if !self.store.take_news(self.now) {

@@ -45,20 +45,26 @@ pub enum Change {
     JobGone(Rc<StoredJob>),
 }
 
+/// Kinds of objects, in the order in which lists show them: [`Change::object`].
+pub const NODES: usize = 0;
+pub const JOBS: usize = 4;
+pub const PODS: usize = 5;
+pub const KINDS: usize = 6;
+
 impl Change {
     /// Kind, namespace, name and uid: the kinds in the order in which a list shows them.
-    fn object(&self) -> (u8, &str, &str, &str) {
+    fn object(&self) -> (usize, &str, &str, &str) {
         match self {
-            Self::Node(node) => (0, "", &node.name, ""),
-            Self::NodeGone(node) => (0, "", node, ""),
+            Self::Node(node) => (NODES, "", &node.name, ""),
+            Self::NodeGone(node) => (NODES, "", node, ""),
             Self::Devices(device) => (1, "", device.metadata.name.as_deref().unwrap_or_default(), ""),
             Self::DevicesGone(node) => (1, "", node, ""),
             Self::Agent(node, ..) | Self::AgentGone(node) => (2, "", node, ""),
             Self::Group(group) | Self::GroupGone(group) => (3, "", group.gang.name(), ""),
-            Self::Job(job) | Self::JobGone(job) => (4, "", &job.facts.job.key.name, ""),
+            Self::Job(job) | Self::JobGone(job) => (JOBS, "", &job.facts.job.key.name, ""),
             Self::Pod(pod, _) | Self::PodGone(pod) => {
                 let of = &pod.handoff.pod;
-                (5, &of.key.namespace, &of.key.name, of.uid.as_str())
+                (PODS, &of.key.namespace, &of.key.name, of.uid.as_str())
             }
         }
     }
@@ -76,7 +82,7 @@ impl Change {
         }
     }
 
-    fn is_gone(&self) -> bool {
+    pub fn is_gone(&self) -> bool {
         matches!(
             self,
             Self::PodGone(_)
@@ -95,6 +101,38 @@ pub struct Swap {
     pub node: Box<str>,
     pub old: Option<Box<str>>,
     pub new: Option<Box<str>>,
+}
+
+/// How far a process follows what has changed, by kind: each kind has a watch of its own, and none waits for another.
+#[derive(Debug, Default)]
+pub struct Watches([usize; KINDS]);
+
+impl Watches {
+    /// It has lists of all kinds, as they were after so many changes.
+    pub fn listed(&mut self, at: usize) {
+        self.0 = [at; KINDS];
+    }
+
+    /// What comes until `end`, kind by kind; one of them may be `behind`. `lists` come in place of the watches: what is gone, as far as
+    /// it was known, and then all that there is.
+    pub fn follow(&mut self, store: &Store, lists: bool, end: usize, behind: Option<(usize, usize)>) -> Vec<Change> {
+        let mut changes = Vec::new();
+        for (kind, cursor) in self.0.iter_mut().enumerate() {
+            let less = behind.filter(|(of, _)| *of == kind).map_or(0, |(_, less)| less);
+            let from = *cursor;
+            *cursor = end.saturating_sub(less).max(from);
+            if lists {
+                let (known, now) = (store.state(from, kind), store.state(*cursor, kind));
+                let gone = known.iter().filter(|(object, _)| !now.contains_key(*object));
+                changes.extend(gone.map(|(_, change)| change.gone()));
+                changes.extend(now.into_values().cloned());
+            } else {
+                let of_kind = store.between(from, *cursor).iter().filter(|change| change.object().0 == kind);
+                changes.extend(of_kind.cloned());
+            }
+        }
+        changes
+    }
 }
 
 /// The objects, and all that ever changed.
@@ -150,18 +188,14 @@ impl Store {
         self.log.len()
     }
 
-    /// The changes from a place on.
-    pub fn since(&self, from: usize) -> Vec<Change> {
-        self.between(from, self.end())
+    /// The changes from a place to another.
+    pub fn between(&self, from: usize, to: usize) -> &[Change] {
+        &self.log[from.min(to)..to]
     }
 
-    pub fn between(&self, from: usize, to: usize) -> Vec<Change> {
-        self.log[from.min(to)..to].to_vec()
-    }
-
-    fn state(&self, at: usize) -> BTreeMap<(u8, &str, &str, &str), &Change> {
+    fn state(&self, at: usize, kind: usize) -> BTreeMap<(usize, &str, &str, &str), &Change> {
         let mut state = BTreeMap::new();
-        for change in &self.log[..at] {
+        for change in self.log[..at].iter().filter(|change| change.object().0 == kind) {
             if change.is_gone() {
                 state.remove(&change.object());
             } else {
@@ -173,13 +207,7 @@ impl Store {
 
     /// A list as it was after so many changes.
     pub fn list(&self, at: usize) -> Vec<Change> {
-        self.state(at).into_values().cloned().collect()
-    }
-
-    /// What a list shows to be gone to a reader who knows as many changes.
-    pub fn gone_since(&self, at: usize) -> Vec<Change> {
-        let (known, now) = (self.state(at), self.state(self.end()));
-        known.into_iter().filter(|(object, _)| !now.contains_key(object)).map(|(_, change)| change.gone()).collect()
+        (0..KINDS).flat_map(|kind| self.state(at, kind).into_values().cloned()).collect()
     }
 
     pub fn pods(&self) -> impl Iterator<Item = &PodFacts> {
