@@ -29,7 +29,7 @@ macro_rules! reasons {
 reasons! {
     /// Reason of an event.
     EventReason {
-        Scheduled, FailedScheduling, WaitingForNodeLock, NotServed, ServedLate, NotScheduledByBaton, FailedBinding, Preempted, EvictOnFault,
+        Scheduled, FailedScheduling, WaitingForNodeLock, NotServed, Served, ServedLate, NotScheduledByBaton, FailedBinding, Preempted, EvictOnFault,
         AllocateRefused, AmbiguousAllocate, DeviceIdMismatch, DeviceDivergence, AdmittedWithoutDevices,
         AssignmentEdited, DevicesStillUsed, DevicesFreedUnseen, DeviceUnhealthy, DeviceHealthy, DeviceError, DeviceLimited, NodeSuspect, NodeTrusted, SharesUnavailable, SharesAvailable,
         NoDevicesSelected, DevicesSelected,

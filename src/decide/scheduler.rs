@@ -207,7 +207,7 @@ impl Scheduler {
         *cx.earmarks = Earmarks::default();
         // Items taken for bind attempts must not stay in the queue, and another leader may have written other conditions.
         cx.agenda.queue = Queue::new(cx.terms.config.queue);
-        (cx.agenda.timers, *cx.reporter, *cx.preemption, *others) = Default::default();
+        (cx.agenda.timers, cx.agenda.silent, *cx.reporter, *cx.preemption, *others) = Default::default();
         cx.agenda.steps.clear();
         if !leading {
             return self.effects();
@@ -502,7 +502,7 @@ impl Scheduler {
             return;
         }
         let (mut cx, binder, _, tyjobs, _) = self.split(now);
-        cx.agenda.report_silent(cx.world, &changes.silent, now.wall);
+        cx.agenda.effects.extend(cx.agenda.silent.report(cx.world, changes, now));
         tyjobs.observe(cx.terms.scene(cx.world), cx.agenda, changes);
         cx.agenda.queue.wake(changes.wake);
         if changes.wake.meets(Wake::VOLUME) {

@@ -13,7 +13,6 @@ use baton_cluster::pod_group::PodGroups;
 use baton_cluster::pod_writer::PodWriter;
 use baton_cluster::tyjob::JobStatuses;
 use baton_cluster::volume::Volumes;
-use baton_contract::EventReason;
 use baton_decide::core::JobWriteResult;
 use baton_decide::scheduler::{BindResult, Effect, EffectResult, LockResult};
 use baton_runtime::clock;
@@ -60,10 +59,9 @@ impl Executor {
             self.notices.post(Notice { subject: Subject::Pod(pod), warning, reason, action: "Scheduling", message });
             return;
         }
-        if let Effect::NodeNotice { node, message } = effect {
-            tracing::info!(node = %node, message, "event");
-            let (subject, reason) = (Subject::Node(node), EventReason::NotServed);
-            self.notices.post(Notice { subject, warning: true, reason, action: "Scheduling", message });
+        if let Effect::NodeNotice { node, warning, reason, message } = effect {
+            tracing::info!(node = %node, reason = reason.word(), message, "event");
+            self.notices.post(Notice { subject: Subject::Node(node), warning, reason, action: "Scheduling", message });
             return;
         }
         if let Effect::JobNotice { job, warning, reason, message } = effect {

@@ -13,6 +13,7 @@ use super::effect::{Effect, Effects};
 use super::queue::Queue;
 use super::rules::{Plugins, View};
 use super::settings::{Config, Stats};
+use super::silent_nodes::SilentNodes;
 use super::timers::{Moment, Timers};
 use baton_contract::{ConditionReason, EventReason};
 
@@ -65,9 +66,6 @@ impl<'a> Scene<'a> {
     }
 }
 
-/// Most nodes that have an event when they fall silent in one moment.
-const SILENT: usize = 20;
-
 /// What is to be done: by the scheduler, now or later, and by adapters. Every owner adds to it; only the scheduler takes from it.
 #[derive(Default)]
 pub struct Agenda {
@@ -79,6 +77,8 @@ pub struct Agenda {
     pub steps: Vec<Step>,
     /// Requests to the cluster that this call returns.
     pub effects: Effects,
+    /// Nodes whose daemon does not serve, as an event has said.
+    pub silent: SilentNodes,
     /// Counters.
     pub stats: Stats,
     /// Numbers and bind times that are used once.
@@ -109,16 +109,6 @@ impl Agenda {
         for (pod, held) in served.iter().filter(|(_, held)| Delay::of(*held) == Delay::Stuck) {
             let text = format!("has its devices {} s after its node was locked for it", held.as_secs());
             self.event(world, *pod, EventReason::ServedLate, text);
-        }
-    }
-
-    /// Says of nodes whose daemon has fallen silent what does not answer. Where many do at once, it is rather their Leases that are not
-    /// heard, and events of pods do not wait behind thousands of nodes; conditions and `baton audit` say it all the same.
-    pub fn report_silent(&mut self, world: &World, silent: &[NodeId], wall: Timestamp) {
-        let few = if silent.len() > SILENT { &[] } else { silent };
-        for node in few.iter().filter_map(|id| world.node(*id)) {
-            let notice = |message| Effect::NodeNotice { node: node.name.clone(), message };
-            self.effects.extend(node.unserved(wall).map(notice));
         }
     }
 

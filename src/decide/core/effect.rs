@@ -168,10 +168,14 @@ pub enum Effect {
         /// Text.
         message: String,
     },
-    /// Write an Event about a node that serves no new pod.
+    /// Write an Event about a node.
     NodeNotice {
         /// Its name.
         node: Box<str>,
+        /// `Warning` or `Normal`.
+        warning: bool,
+        /// Reason.
+        reason: EventReason,
         /// Text.
         message: String,
     },

@@ -19,6 +19,7 @@ pub(super) mod reservations;
 pub mod rules;
 pub mod select;
 mod settings;
+mod silent_nodes;
 pub(super) mod timers;
 
 pub use effect::{

@@ -218,10 +218,18 @@ impl Node {
 
     /// What does not answer where it has devices and its daemon serves none, and the command that shows more.
     pub fn unserved(&self, wall: Timestamp) -> Option<String> {
-        let (daemon, name) = (self.daemon(wall), &self.name);
+        let (daemon, name) = (self.daemon_of_devices(wall).filter(|daemon| !daemon.serves())?, &self.name);
+        Some(format!("{}, so no new pod gets devices there; look: {}", daemon.fault(name)?, daemon.look(name)))
+    }
+
+    /// It has devices, and its daemon serves them.
+    pub fn gives_devices(&self, wall: Timestamp) -> bool {
+        self.daemon_of_devices(wall).is_some_and(DaemonState::serves)
+    }
+
+    fn daemon_of_devices(&self, wall: Timestamp) -> Option<DaemonState> {
         let lists = self.facts.is_some() && self.stock.as_ref().is_some_and(Stock::lists_devices);
-        let why = daemon.fault(name).filter(|_| lists && !daemon.serves())?;
-        Some(format!("{why}, so no new pod gets devices there; look: {}", daemon.look(name)))
+        lists.then(|| self.daemon(wall))
     }
 
     /// How old its lock is, where there is one that says so.

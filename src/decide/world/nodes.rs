@@ -141,7 +141,8 @@ impl Nodes {
         changes.wake = node.facts.as_ref().map_or(Wake::NODE_ADDED, |old| facts.wakes(old));
         let rebooted = node.facts.as_ref().is_some_and(|old| old.boot_id != facts.boot_id);
         let freed = rebooted && node.exceptions.restarted(changes);
-        if locked || !changes.wake.is_none() {
+        let turned = node.facts.as_ref().is_some_and(|old| old.not_ready != facts.not_ready);
+        if locked || turned || !changes.wake.is_none() {
             changes.nodes.push(id);
         }
         let listed = node.facts.as_ref().map_or(&[][..], |old| &old.images);

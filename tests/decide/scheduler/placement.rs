@@ -138,18 +138,41 @@ fn a_stale_agent_takes_no_device_pods_until_it_is_back() {
     assert!(matches!(&*said, [(_, "NotServed", text)] if text.starts_with(words)), "{said:?}");
     cluster.beat("n", Identity::Lock, &[key::NVIDIA_GPU]);
     assert_eq!(cluster.settled().node_of("a"), Some("n"));
+    cluster.now += Duration::from_secs(30);
+    cluster.beat("n", Identity::Lock, &[key::NVIDIA_GPU]);
+    let said: Vec<_> = cluster.messages.iter().filter(|(of, ..)| of == "n").skip(1).collect();
+    let words = "the node daemon of n serves again, 90 s after it was last heard: new pods get devices there";
+    assert!(matches!(&*said, [(_, "Served", text)] if text == words), "{said:?}");
+}
+
+/// How many events of this reason there are.
+fn events(cluster: &TestScheduler, reason: &str) -> usize {
+    cluster.messages.iter().filter(|(_, found, _)| *found == reason).count()
+}
+
+#[test]
+fn a_node_serves_again_once_its_kubelet_is_back_too() {
+    let mut cluster = TestScheduler::on("n", 8);
+    cluster.change_node("n", |facts| facts.not_ready = true);
+    cluster.now += Duration::from_secs(90);
+    cluster.settle();
+    cluster.beat("n", Identity::Lock, &[key::NVIDIA_GPU]);
+    assert_eq!((events(&cluster, "NotServed"), events(&cluster, "Served")), (1, 0));
+    cluster.change_node("n", |facts| facts.not_ready = false);
+    assert_eq!((events(&cluster, "NotServed"), events(&cluster, "Served")), (1, 1));
 }
 
 #[test]
 fn where_many_daemons_fall_silent_at_once_no_node_has_an_event() {
-    for (count, events) in [(20, 20), (21, 0)] {
+    for (count, written) in [(20, 20), (21, 0)] {
         let names: Vec<String> = (0..count).map(|n| format!("n{n}")).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let mut cluster = TestScheduler::on_each(&names, 1);
         cluster.now += Duration::from_secs(90);
         cluster.comes("a", ONE);
-        let said = cluster.messages.iter().filter(|(_, reason, _)| *reason == "NotServed").count();
-        assert_eq!((said, cluster.node_of("a")), (events, None), "{count} nodes");
+        assert_eq!((events(&cluster, "NotServed"), cluster.node_of("a")), (written, None), "{count} nodes");
+        cluster.beat_all();
+        assert_eq!(events(&cluster, "Served"), written, "{count} nodes");
     }
 }
 

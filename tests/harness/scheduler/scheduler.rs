@@ -592,7 +592,9 @@ impl TestScheduler {
             }
             Effect::RateMix(sample) => self.report(EffectResult::Tables(Box::new(sample.tables()))),
             Effect::JobNotice { job, reason, .. } => self.notices.push((job.key.name.to_string(), reason.word())),
-            Effect::NodeNotice { node, message } => self.messages.push((node.to_string(), "NotServed", message)),
+            Effect::NodeNotice { node, reason, message, .. } => {
+                self.messages.push((node.to_string(), reason.word(), message));
+            }
             Effect::Notice { pod, reason, message, .. } => {
                 self.notices.push((pod.key.name.to_string(), reason.word()));
                 self.messages.push((pod.key.name.to_string(), reason.word(), message));
