@@ -16,13 +16,16 @@ use baton_cluster::pod::LightPod;
 use baton_cluster::resource_slice::LightSlice;
 use baton_cluster::visible_devices::NamingPod;
 use baton_contract::inventory::{Device, DeviceInfo, device_names};
-use baton_contract::key;
+use baton_contract::{DeviceType, key};
 use baton_decide::audit::{Violation, check_cluster, leaving, stuck, unserved};
 use baton_decide::devices::Held;
 use baton_decide::pod::HandoffPod;
 use baton_decide::scheduler::{OTHER_SCHEDULER_AFTER, controller_of, other_scheduler_text, wants_of_another};
-use baton_decide::world::{World, WorldEvent, WorldPolicy};
+use baton_decide::world::{Place, Pod, World, WorldEvent, WorldPolicy};
 use baton_runtime::clock;
+
+/// Pods that the conclusion names.
+const NAMED: usize = 3;
 
 /// The objects read and the violations found.
 #[derive(Debug, Clone, Serialize)]
@@ -59,7 +62,7 @@ pub struct AuditReport {
     /// Entries of Device objects that cannot be read, with their node.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unreadable: Vec<String>,
-    /// Pods that wait for a scheduler that is not Baton, by controller.
+    /// Pods that wait for a scheduler that is not Baton, or that one has bound to a node of Baton's, by controller.
     pub other_scheduler: Vec<NotedPods>,
     /// Pods that name GPUs in their environment and ask for none, by controller.
     pub visible_devices: Vec<NotedPods>,
@@ -78,11 +81,16 @@ impl AuditReport {
         let takes = if self.unserved.len() == 1 { "takes" } else { "take" };
         let unserved = (!self.unserved.is_empty())
             .then(|| format!("{} {takes} no new pods with devices", amount(self.unserved.len(), "node")));
+        let others: Vec<&str> = self.other_scheduler.iter().flat_map(|of| &of.pods).map(String::as_str).collect();
+        let named = others.iter().take(NAMED).copied().collect::<Vec<_>>().join(", ");
+        let more = others.len().saturating_sub(NAMED);
+        let named = if more > 0 { format!("{named} and {more} more") } else { named };
+        let others = words((others.len(), "pod")).map(|pods| format!("{pods} of another scheduler ({named})"));
         let unread = self.leases_unread.as_ref().map(|_| "the node daemons were not heard".to_owned());
         let drivers = self.slices_unread.as_ref().map(|_| "other GPU drivers were not looked for".to_owned());
         let entries = self.unreadable.len();
         let unreadable = (entries > 0).then(|| format!("{} cannot be read", amount(entries, "listed device")));
-        let wrong = [held, unreadable, stuck, unserved, unread, drivers]
+        let wrong = [held, unreadable, stuck, unserved, others, unread, drivers]
             .into_iter()
             .flatten()
             .collect::<Vec<_>>()
@@ -263,21 +271,43 @@ fn visible_devices(pods: &[NamingPod]) -> Vec<NotedPods> {
 }
 
 fn other_scheduler(world: &World, rules: &AuditRules, wall: Timestamp) -> Vec<NotedPods> {
-    let mut found: BTreeMap<&str, NotedPods> = BTreeMap::new();
+    let mut found: BTreeMap<(&str, String), Vec<String>> = BTreeMap::new();
     let served = |name: &str| rules.schedulers.iter().any(|ours| ours == name);
-    for pod in world.pods() {
+    let ours = rules.schedulers.first().map_or("", String::as_str);
+    let waits = |pod: &Pod| {
         let handoff = &pod.facts.handoff;
-        let old =
-            Duration::try_from(wall.duration_since(handoff.created)).is_ok_and(|age| age >= OTHER_SCHEDULER_AFTER);
-        let Some(want) = wants_of_another(world, pod, served).filter(|_| old) else { continue };
-        let ours = rules.schedulers.first().map_or("", String::as_str);
-        let of_controller = found.entry(controller_of(pod)).or_insert_with(|| NotedPods {
-            pods: Vec::new(),
-            text: other_scheduler_text(want, &handoff.scheduler_name, ours),
-        });
-        of_controller.pods.push(pod.key().to_string());
+        let age = Duration::try_from(wall.duration_since(handoff.created)).unwrap_or_default();
+        let want = wants_of_another(world, pod, served).filter(|_| age >= OTHER_SCHEDULER_AFTER)?;
+        Some(other_scheduler_text(want, &handoff.scheduler_name, ours))
+    };
+    for pod in world.pods() {
+        if let Some(text) = waits(pod).or_else(|| bound_by_another(world, pod, served)) {
+            found.entry((controller_of(pod), text)).or_default().push(pod.key().to_string());
+        }
     }
-    found.into_values().collect()
+    found.into_iter().map(|((_, text), pods)| NotedPods { pods, text }).collect()
+}
+
+/// What a pod counts as that asks for devices and was bound without an assignment, to a node whose devices are known.
+fn bound_by_another(world: &World, pod: &Pod, served: impl Fn(&str) -> bool) -> Option<String> {
+    let (handoff, Place::Bound(node)) = (&pod.facts.handoff, pod.place) else { return None };
+    let node = world.node(node)?;
+    let stock = node.stock.as_ref()?;
+    let assignment = &handoff.assignment;
+    if !pod.asks_for_devices() || assignment.bind_timestamp.is_some() || assignment.device_allocated.is_some() {
+        return None;
+    }
+    let name = &handoff.scheduler_name;
+    let by = if served(name) { "another client than Baton".to_owned() } else { format!("the scheduler {name:?}") };
+    let holds = match node.said_of(pod) {
+        Some(_) => "what its node daemon says",
+        None if node.exceptions.are_known() => "nothing, since its node daemon has served it nothing",
+        None if [DeviceType::Gpu, DeviceType::Rdma].iter().any(|kind| stock.is_blocked(kind)) => {
+            "every device of its type there, since its node daemon does not say which"
+        }
+        None => "what the status of the Device object says",
+    };
+    Some(format!("{by} has bound the pod without an assignment, and it counts as holding {holds}"))
 }
 
 #[cfg(test)]
@@ -402,6 +432,43 @@ mod tests {
             "{said}"
         );
         assert!(report.violations.is_empty(), "it is no fault of Baton's");
+    }
+
+    #[test]
+    fn a_pod_that_another_scheduler_has_bound_is_named_with_what_it_counts_as() {
+        let pod = |name: &str, scheduler: &str| -> LightPod {
+            from_value(json!({
+                "metadata": {"name": name, "namespace": "ml", "uid": format!("uid-{name}"), "creationTimestamp": "2026-11-21T02:35:50Z"},
+                "spec": {"nodeName": "node-a", "schedulerName": scheduler, "containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]},
+                "status": {"phase": "Running"},
+            }))
+            .unwrap()
+        };
+        let offers = json!({"metadata": {"name": "node-a"}, "status": {"allocatable": {key::NVIDIA_GPU: "2"}}});
+        let offers: LightNode = from_value(offers).unwrap();
+        let of = |pods: Vec<LightPod>, exceptions: Value| {
+            let status = json!({"version": "1", "registered": [key::NVIDIA_GPU], "identity": "exact", "exceptions": exceptions, "leaving": {}});
+            let lease =
+                json!({"metadata": {"name": "baton-agent-node-a", "annotations": {key::AGENT: status.to_string()}}});
+            let (nodes, devices) = (vec![offers.clone()], vec![device("node-a", &["GPU-0", "GPU-1"])]);
+            let read =
+                ClusterObjects { nodes, devices, pods, leases: vec![from_value(lease).unwrap()], slices: vec![] };
+            report(read, &AuditRules::default(), "2026-11-21T02:36:00Z".parse().unwrap())
+        };
+        let bound = "has bound the pod without an assignment, and it counts as holding";
+        for (exceptions, holds) in [
+            (json!({"uid-x": {"gpu": [entry("GPU-0")]}}), "what its node daemon says"),
+            (json!({}), "nothing, since its node daemon has served it nothing"),
+            (Value::Null, "every device of its type there, since its node daemon does not say which"),
+        ] {
+            let found = of(vec![pod("x", "volcano")], exceptions);
+            assert_eq!(found.outcome(0), "no violation, but 1 pod is of another scheduler (ml/x)");
+            assert_eq!(found.other_scheduler[0].text, format!("the scheduler \"volcano\" {bound} {holds}"));
+        }
+        let many = of(["a", "b", "c", "d"].map(|name| pod(name, "baton-scheduler")).to_vec(), json!({}));
+        assert!(many.other_scheduler[0].text.starts_with(&format!("another client than Baton {bound} nothing")));
+        let words = "no violation, but 4 pods are of another scheduler (ml/a, ml/b, ml/c and 1 more)";
+        assert_eq!(many.outcome(0), words);
     }
 
     #[test]
