@@ -221,17 +221,18 @@ pub fn fitted(
     (lines.join("\n") + "\n", left_out)
 }
 
-/// Names of the columns that are not kept, but for those that have nothing to say.
+/// Names of the columns that are not kept; of a namespace, and of what is no news, with the one value that all rows have.
 fn left_out(headers: &[&str], rows: &[Vec<String>], (kept, is_followed): (&[usize], bool)) -> Vec<String> {
-    let missed = |at: &usize| !kept.contains(at) && (is_followed || !empty(rows, *at));
     let of_all = |at: usize| {
         rows.first().and_then(|row| row.get(at)).filter(|one| rows.iter().all(|row| row.get(at) == Some(one)))
     };
     let named = |at: usize| match (headers[at], of_all(at)) {
-        ("NAMESPACE", Some(one)) if !is_followed => format!("NAMESPACE (all {one})"),
+        (header, Some(one)) if !is_followed && (header == "NAMESPACE" || empty(rows, at)) => {
+            format!("{header} (all {one})")
+        }
         (header, _) => header.to_owned(),
     };
-    (0..headers.len()).filter(missed).map(named).collect()
+    (0..headers.len()).filter(|at| !kept.contains(at)).map(named).collect()
 }
 
 /// Cuts long reasons in a table of many rows. What names a row, asks for `-o wide` or for JSON gets them whole.
@@ -358,7 +359,7 @@ mod tests {
     #[test]
     fn a_column_that_says_nothing_is_the_first_to_go() {
         let left_out = |holder| on(20, &["NODE", "HOLDER", "LOCK AGE"], &[&["node-a", holder, "12m5s"]]).1;
-        assert_eq!((left_out(""), left_out("ml/a")), (Vec::new(), vec!["LOCK AGE".to_owned()]));
+        assert_eq!((left_out(""), left_out("ml/a")), (vec!["HOLDER (all -)".to_owned()], vec!["LOCK AGE".to_owned()]));
     }
 
     #[test]
@@ -387,7 +388,8 @@ mod tests {
         // That all nodes are ready is no news, that one is not is bad news.
         let node = |status| ["node-a", status, "fresh 6s", "1 GPU unhealthy"];
         let shown = |status| on(40, &["NAME", "STATUS", "DAEMON", "NOTES"], &[&node(status)]).1;
-        assert_eq!((shown("Ready"), shown("NotReady")), (Vec::new(), vec!["DAEMON".to_owned()]));
+        let ready = vec!["STATUS (all Ready)".to_owned()];
+        assert_eq!((shown("Ready"), shown("NotReady")), (ready, vec!["DAEMON".to_owned()]));
     }
 
     #[test]
