@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use anyhow::anyhow;
 use serde::Serialize;
+use serde_json::{Map, Value, json};
 
 use super::output::Common;
 use crate::leader::LeaderClient;
 use crate::say::remark;
 use crate::view::{
-    Columns, DeviceHolder, DeviceRow, LockState, Look, NodesView, Row, Rules, ShownHealth, Snapshot, entries_of,
-    fitted, percent, plain, read_node, say_left_out,
+    Columns, DeviceHolder, DeviceRow, LockState, Look, NodesView, Row, Rules, ShownHealth, Snapshot, device_faults,
+    entries_of, fitted, percent, plain, read_node, say_left_out,
 };
 use baton_agent::node_handoff::LedgerLine;
 use baton_contract::{DeviceEntry, DeviceType, PodKey, ShareIsolation, key};
@@ -67,6 +68,9 @@ pub struct PodHoldings {
     /// It has shares of GPUs, which nothing holds to their limits here.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub counted_only: bool,
+    /// Which of the devices are out of service, in the words of `baton get pods`.
+    #[serde(skip)]
+    problem: Option<String>,
 }
 
 /// The answered calls of the kubelet for the devices of a pod, one per container and resource name.
@@ -161,6 +165,7 @@ pub(crate) fn held(snapshot: &Snapshot, pod: &PodKey) -> PodHoldings {
         calls: None,
         calls_unknown: None,
         counted_only: shares && limits.is_none_or(|limits| limits == ShareIsolation::None),
+        problem: snapshot.pods.get(pod).and_then(|pod| device_faults(snapshot, pod, &devices)),
     }
 }
 
@@ -199,6 +204,17 @@ impl PodHoldings {
                 broken.first().map_or("", |row| &*row.node)
             )
         })
+    }
+
+    /// Adds what the pod has to what the scheduler says of the pod: it does not look whether these devices work.
+    pub fn complete(&self, answer: &mut Map<String, Value>) {
+        if let (Some(advice), Some(known)) = (self.advice(), answer.get_mut("advice").and_then(Value::as_array_mut)) {
+            known.push(advice.into());
+        }
+        if let (Some(problem), Some(message)) = (&self.problem, answer.get_mut("message")) {
+            *message = format!("{}; {problem}", message.as_str().unwrap_or_default()).into();
+        }
+        answer.extend(json!(self).as_object().cloned().unwrap_or_default());
     }
 
     /// The rows as a table, and what the GPUs have in common.
@@ -272,13 +288,13 @@ pub(super) fn table(rows: &[DeviceRow], look: Look) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::view::snapshot_tests::cluster;
+    use crate::view::pod_rows;
+    use crate::view::snapshot_tests::unlocked;
     use baton_cluster::pod::LightPod;
-    use serde_json::json;
 
     #[test]
     fn a_pods_devices_have_their_names_shares_and_faults() {
-        let mut cluster = cluster();
+        let mut cluster = unlocked();
         let both = r#"{"gpu":[{"minor":0,"id":"GPU-a0","resources":{"koordinator.sh/gpu-core":"50","koordinator.sh/gpu-memory":"10Gi"}},{"minor":1,"id":"GPU-a1","resources":{"koordinator.sh/gpu-core":"50"}}]}"#;
         let asks = json!({"koordinator.sh/gpu.shared": "2", "koordinator.sh/gpu-core": "100", "koordinator.sh/gpu-memory-ratio": "100"});
         let train: LightPod = serde_json::from_value(json!({
@@ -302,6 +318,12 @@ mod tests {
             ]
         );
         assert!(shown.advice().unwrap().contains("`baton drain node-a/gpu-1 --yes`"), "{shown:?}");
+        let mut answer = json!({"message": "bound to node node-a", "advice": []});
+        shown.complete(answer.as_object_mut().unwrap());
+        let problem = pod_rows(&cluster, None, &Rules::default())[0].problem.clone().unwrap();
+        assert!(problem.starts_with("gpu-1 is out of service: not healthy"), "{problem}");
+        assert_eq!(answer["message"], format!("bound to node node-a; {problem}"));
+        assert_eq!((&answer["advice"][0], &answer["held"][1]["device"]), (&json!(shown.advice()), &json!("gpu-1")));
         let text = shown.text();
         assert!(text.contains("Its GPUs are connected by NVLink (domain 0).\n"), "{text}");
         assert!(text.contains("counted, not limited on this node"), "{text}");

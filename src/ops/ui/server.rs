@@ -267,11 +267,7 @@ async fn of_pod(State(ui): State<Arc<Ui>>, Path((namespace, name)): Path<(String
             let key = PodKey::new(&namespace, &name);
             let held =
                 move |model: &Model| explain::held(&model.snapshot.part(&[node].into(), &model.rules.lock_key), &key);
-            let held = asked(&ui, held).await?;
-            if let (Some(advice), Some(known)) = (held.advice(), fields["advice"].as_array_mut()) {
-                known.push(advice.into());
-            }
-            fields.extend(json!(held).as_object().cloned().unwrap_or_default());
+            asked(&ui, held).await?.complete(fields);
         }
         anyhow::Ok(answer)
     };

@@ -26,7 +26,7 @@ pub(super) use locks::rows as lock_rows;
 pub use locks::{LockRow, LockState};
 pub(super) use namespaces::rows as namespace_rows;
 pub use nodes::{NodeRow, NodesView};
-pub(super) use pods::rows as pod_rows;
+pub(super) use pods::{faults as device_faults, rows as pod_rows};
 pub(super) use queue::{queued, report_soon};
 #[cfg(test)]
 pub(super) use snapshot::tests as snapshot_tests;

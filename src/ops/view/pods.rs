@@ -147,8 +147,8 @@ fn row(
     let held = holders.get(pod.pod.uid.as_str());
     let problem = problem.or(lost).or(unassigned).or_else(|| held.cloned().flatten()).or_else(|| waits(pod, notes));
     let devices = assigned.ok().flatten().map(|allocation| allocation.devices).unwrap_or_default();
+    let problem = problem.or_else(|| faults(snapshot, pod, &devices));
     let (amounts, devices) = (amounts(&devices), ids(devices));
-    let problem = problem.or_else(|| faults(pod, &devices, snapshot));
     PodRow {
         namespace: pod.pod.key.namespace.to_string(),
         name: pod.pod.key.name.to_string(),
@@ -167,9 +167,9 @@ fn row(
 }
 
 /// Which of a pod's devices are out of service, and why.
-fn faults(pod: &HandoffPod, devices: &BTreeMap<String, Vec<String>>, snapshot: &Snapshot) -> Option<String> {
+pub fn faults(snapshot: &Snapshot, pod: &HandoffPod, devices: &Entries) -> Option<String> {
     let listed = &snapshot.devices.get(pod.node.as_deref().filter(|_| pod.is_live())?)?.spec.devices;
-    let held = |info: &DeviceInfo| devices.values().flatten().any(|id| *id == info.id.as_str());
+    let held = |info: &DeviceInfo| devices.values().flatten().any(|entry| entry.id.as_str() == info.id.as_str());
     let mut faults = listed
         .iter()
         .enumerate()

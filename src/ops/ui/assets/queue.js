@@ -33,7 +33,7 @@ function verdict(answer) {
   const verdicts = (answer.nodes ?? []).slice(0, NODES).map((node) =>
     h('li', {}, h('a', { href: `#/node/${node.node}` }, node.node), ` ${node.fits ? 'fits' : `${node.rule ?? ''} ${node.reason ?? ''}`}`));
   return [
-    (answer.held ?? []).filter((row) => row.problem).map((row) => h('p', { class: 'wrong' }, `${row.device}${row.outOfService ? ' is out of service' : ''}: ${row.problem}`)),
+    (answer.held ?? []).filter((row) => row.problem && !row.outOfService).map((row) => h('p', { class: 'wrong' }, `${row.device}: ${row.problem}`)),
     answer.rules?.length ? h('ul', { class: 'reasons' }, answer.rules.map(refusal)) : '',
     answer.nearest ? h('p', { class: 'nearest' }, h('b', {}, 'Nearest: '), answer.nearest) : '',
     items('What would wake it', answer.wakes),
