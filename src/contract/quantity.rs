@@ -6,6 +6,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use super::key;
+
 /// Billionths in one unit.
 const NANO: i128 = 1_000_000_000;
 /// Largest magnitude, in units: what an i64 holds, as in Kubernetes.
@@ -17,6 +19,15 @@ const MAX_UNITS: i128 = i64::MAX as i128;
 pub struct QuantityError {
     value: String,
     rule: &'static str,
+}
+
+impl QuantityError {
+    /// The same of an amount of this resource: extended ones are counted, but for memory of GPUs.
+    #[must_use]
+    pub fn of(self, resource: &str) -> Self {
+        let is_counted = resource.contains('/') && resource != key::GPU_MEMORY;
+        if is_counted { Self { rule: "expected a whole number such as 1 or 2", ..self } } else { self }
+    }
 }
 
 /// An amount of a resource. Equal and ordered by value; the notation (`Ki`… or decimal) only decides how it is printed.
@@ -320,6 +331,16 @@ mod tests {
         for text in ["", "-", ".", "1.2.3", "1 Gi", "Gi", "1gi", "1e", "1e+", "abc", "10µs", "1KiB", "--1"] {
             let error = text.parse::<Quantity>().unwrap_err().to_string();
             assert!(error.contains(&format!("{text:?}")), "{error}");
+        }
+    }
+
+    #[test]
+    fn of_a_resource_that_is_counted_a_whole_number_is_expected() {
+        for (resource, words) in
+            [("nvidia.com/gpu", "a whole number"), (key::GPU_MEMORY, "100, 1.5"), ("cpu", "100, 1.5")]
+        {
+            let error = "two".parse::<Quantity>().unwrap_err().of(resource).to_string();
+            assert!(error.starts_with("\"two\" is not a quantity: ") && error.contains(words), "{resource}: {error}");
         }
     }
 

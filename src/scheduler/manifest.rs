@@ -5,9 +5,9 @@ use serde_json::{Map, Value, json};
 use baton_cluster::pod::LightPod;
 use baton_cluster::pod_defaults;
 use baton_cluster::pod_group::RawPodGroup;
-use baton_contract::Quantity;
 use baton_contract::gang::PodGroupApi;
 use baton_contract::tyjob::keys;
+use baton_contract::{Quantity, QuantityError};
 use baton_decide::explain::{Unadmitted, UnadmittedObject};
 use baton_runtime::yaml_words;
 
@@ -254,7 +254,7 @@ fn quantities(list: &mut Map<String, Value>, path: &str) -> Result<(), ManifestE
             Value::Number(number) => number.to_string(),
             other => return Err(ManifestError::Field(format!("{path}.{name} is {other}: expected an amount"))),
         };
-        let bad = |error| ManifestError::Field(format!("{path}.{name}: {error}"));
+        let bad = |error: QuantityError| ManifestError::Field(format!("{path}.{name}: {}", error.of(name)));
         text.parse::<Quantity>().map_err(bad)?;
         *amount = Value::String(text);
     }
@@ -363,6 +363,10 @@ mod tests {
         assert!(line.starts_with("line 4,"), "{line}");
         assert!(error(&POD.replace("kind: Pod", "kind: CronJob")).contains("\"CronJob\""));
         assert!(error(&POD.replace("500m", "many")).contains("spec.containers[0].resources.limits.cpu"));
+        assert_eq!(
+            error(&POD.replace("gpu: 4", "gpu: four")),
+            "spec.containers[0].resources.limits.nvidia.com/gpu: \"four\" is not a quantity: expected a whole number such as 1 or 2"
+        );
         assert!(error("apiVersion: v1\nkind: Pod\n").contains("spec.containers"));
         assert!(error("just words").contains("kind"));
         assert!(error(&format!("{POD}---\njust words\n")).starts_with("document 2: kind is \"\""));

@@ -236,7 +236,7 @@ fn amounts(list: &Value, what: &str) -> Result<Amounts, String> {
     let mut all = Amounts::new();
     for (name, amount) in list.as_object().into_iter().flatten().filter(|(_, amount)| !amount.is_null()) {
         let text = amount.as_str().map_or_else(|| amount.to_string(), str::to_owned);
-        let amount: Quantity = text.parse().map_err(|error| format!("{what}: {name}: {error}"))?;
+        let amount = text.parse::<Quantity>().map_err(|error| format!("{what}: {name}: {}", error.of(name)))?;
         if amount < Quantity::ZERO {
             return Err(format!("{what}: {name}: {text} is below zero: leave it out"));
         }
