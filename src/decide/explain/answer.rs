@@ -440,7 +440,7 @@ pub struct ClosedNode {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct QueueItem {
-    /// `pod` or `group`.
+    /// `pod`, `group` or `jobs`.
     pub kind: String,
     /// `namespace/name` of the pod, or of the group's gangs.
     pub name: String,

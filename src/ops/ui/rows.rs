@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use crate::view::{DeviceRow, NodeRow, ShownHealth, Snapshot};
+use crate::view::{DeviceRow, NodeRow, ShownHealth, Snapshot, queue_kind};
 use baton_contract::{PodKey, key, request};
 use baton_decide::explain::{GangView, QueueItem};
 use baton_decide::pod::HandoffPod;
@@ -105,7 +105,7 @@ pub fn queue(items: &[QueueItem], gangs: &[GangView], snapshot: &Snapshot) -> BT
     // The jobs have rows of their own.
     let numbered = items.iter().enumerate().filter(|(_, item)| item.kind != "jobs").map(|(place, item)| {
         let mut shown = row(item, snapshot.wall);
-        shown["place"] = place.into();
+        (shown["place"], shown["kind"]) = (place.into(), queue_kind(item).into());
         let pods =
             if item.kind == "group" { of_group(&item.name).unwrap_or_default() } else { vec![item.name.as_str()] };
         let mut wanted = BTreeMap::<Box<str>, i64>::new();
@@ -179,6 +179,8 @@ mod tests {
         let queue = queue(&items, std::slice::from_ref(&gang), &cluster);
         let wants: Vec<&Value> = queue.values().map(|item| &item["wants"]).collect();
         assert_eq!(wants, ["1 GPU", "1 GPU", ""], "by kind and name: the group first");
+        let kinds: Vec<&Value> = queue.values().map(|item| &item["kind"]).collect();
+        assert_eq!(kinds, ["gang", "pod", "pod"]);
         let members = "2 bound, 1 started, 1 marked, 2 succeeded, 1 not created";
         assert_eq!(super::gang(&gang, &cluster).1["members"], members);
         assert_eq!(crate::view::Row::cells(&gang)[3], members, "the table prints the same");

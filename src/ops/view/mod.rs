@@ -27,7 +27,7 @@ pub use locks::{LockRow, LockState};
 pub(super) use namespaces::rows as namespace_rows;
 pub use nodes::{NodeRow, NodesView};
 pub(super) use pods::{faults as device_faults, rows as pod_rows};
-pub(super) use queue::{queued, report_soon};
+pub(super) use queue::{kind as queue_kind, queued, report_soon};
 #[cfg(test)]
 pub(super) use snapshot::tests as snapshot_tests;
 pub use snapshot::{Rules, Snapshot};

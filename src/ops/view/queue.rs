@@ -37,6 +37,15 @@ pub async fn queued(leader: &LeaderClient) -> anyhow::Result<Vec<QueueItem>> {
     Ok(report.items)
 }
 
+/// What an item is, for tables and pages: a group is a gang, or gangs that start together.
+pub fn kind(item: &QueueItem) -> &str {
+    match item.kind.as_str() {
+        "group" => "gang",
+        "jobs" => "TYJobs",
+        kind => kind,
+    }
+}
+
 impl Row for QueueItem {
     const WHAT: &'static str = "queued item";
     const PLURAL: &'static str = "queue";
@@ -52,7 +61,7 @@ impl Row for QueueItem {
         let seconds = |seconds| age(std::time::Duration::from_secs(seconds));
         vec![
             self.name.clone(),
-            self.kind.clone(),
+            kind(self).to_owned(),
             self.priority.to_string(),
             self.state.to_string(),
             seconds(self.queued_seconds),
@@ -94,5 +103,7 @@ mod tests {
             item.cells()[..QueueItem::NARROW],
             ["ml/big", "pod", "7", "parked", "1m5s", "3", "in 4m0s", "0/1 nodes: 1 has no live node daemon"]
         );
+        let shown = |kind: &str| QueueItem { kind: kind.to_owned(), ..item.clone() }.cells()[1].clone();
+        assert_eq!(["group", "jobs"].map(shown), ["gang", "TYJobs"]);
     }
 }
