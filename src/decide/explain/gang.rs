@@ -19,9 +19,6 @@ use crate::world::gangs::{Gang, GroupId, Member, MemberCounts, MemberState, NotR
 use baton_contract::ConditionReason;
 use baton_contract::gang::{GangId, MatchPolicy, PodGroupPhase};
 
-/// What helps a gang that its cluster is too small for.
-const NEVER: &str = "add nodes, ask for less per member, or lower the minimum: freed devices are not enough";
-
 /// An item of `/gangs`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -271,6 +268,10 @@ impl Scheduler {
             },
         };
         let reason = held.as_ref().map(NotReady::reason).filter(|_| state != "otherScheduler");
+        let short = match &held {
+            Some(NotReady::TooFew { gang, .. }) => self.world().gangs().gang(gang),
+            _ => None,
+        };
         let waits = matches!(state, "waiting" | "holding");
         let state = if waits && self.never_starts(group) { "tooLarge" } else { state };
         let queued = self.queue().standing(Item::Group(group.clone())).filter(|_| state != "otherScheduler");
@@ -287,7 +288,7 @@ impl Scheduler {
             state: state.to_owned(),
             reason: reason.or_else(|| waits.then_some(ConditionReason::Unschedulable)).map(|reason| reason.to_string()),
             message,
-            advice: advice(state, reason).to_owned(),
+            advice: advice(state, reason, short.unwrap_or(gang)),
             group: self.world().gangs().of_group(group).map(|gang| standing(gang, progress.satisfied_once())).collect(),
             root_cause: record.and_then(|record| record.root_cause.clone()).filter(|_| waits),
             one_move: None,
@@ -387,8 +388,11 @@ pub(super) fn standing(gang: &Gang, once: bool) -> GangStanding {
     }
 }
 
-fn advice(state: &str, reason: Option<ConditionReason>) -> &'static str {
-    match (state, reason) {
+/// What to do; `gang` is the one whose minimum matters.
+fn advice(state: &str, reason: Option<ConditionReason>, gang: &Gang) -> String {
+    let place = gang.min_stated().map(|place| format!(" ({place})")).unwrap_or_default();
+    let lower = format!("lower the minimum{place}");
+    let fixed = match (state, reason) {
         ("otherScheduler", _) => {
             "create the pods again with spec.schedulerName of this scheduler: the field cannot be changed"
         }
@@ -396,21 +400,28 @@ fn advice(state: &str, reason: Option<ConditionReason>) -> &'static str {
             "delete the marked pods so that their controller creates new ones, or remove the annotation \
              gang.scheduling.koordinator.sh/timeout from them"
         }
-        ("tooLarge", _) => NEVER,
+        ("tooLarge", _) => {
+            return format!("add nodes, ask for less per member, or {lower}: freed devices are not enough");
+        }
         (_, Some(ConditionReason::WaitingForPodGroup)) => "create the PodGroup that the pods name, in their namespace",
         (_, Some(ConditionReason::GangIncomplete)) => {
-            "create the pods or gangs that do not exist, remove scheduling gates, or lower the minimum; the gang is tried at once then"
+            return format!(
+                "create the pods or gangs that do not exist, remove scheduling gates, or {lower}; the gang is tried at once then"
+            );
         }
         (_, Some(ConditionReason::InvalidGang)) => {
             "correct name, groups, topology, priority or schedulerName: they must be valid, the last two equal over the whole group"
         }
         (_, Some(ConditionReason::GangGroupMismatch)) => "let every gang of the group list the same gangs",
         ("waiting" | "holding", _) => {
-            "free or add what the first pod without a place asks for, or lower the minimum, or correct or widen the topology that is asked for; \
-             nothing else needs to be done, the gang is tried again by itself"
+            return format!(
+                "free or add what the first pod without a place asks for, or {lower}, or correct or widen the topology that is asked for; \
+                 nothing else needs to be done, the gang is tried again by itself"
+            );
         }
         _ => "nothing",
-    }
+    };
+    fixed.to_owned()
 }
 
 const fn state_name(state: MemberState) -> &'static str {

@@ -96,7 +96,8 @@ fn a_gang_that_the_empty_cluster_has_no_room_for_is_told_that_it_never_starts() 
         said.contains("it never starts here: all nodes, even empty, would take 2 of its 3 members of 6 GPUs;"),
         "{said}"
     );
-    assert!(advice.starts_with("add nodes, ask for less per member"), "{advice}");
+    let lower = "or lower the minimum (gang.scheduling.koordinator.sh/min-available on the pods of ml/big): freed";
+    assert!(advice.starts_with("add nodes, ask for less per member") && advice.contains(lower), "{advice}");
     let (said, advice) = explained(&waiting(2));
     assert!(!said.contains("never") && advice.contains("nothing else needs to be done"), "{said} {advice}");
 }

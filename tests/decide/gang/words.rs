@@ -45,6 +45,30 @@ fn says(pairs: &[(&str, &str)]) -> TestGangs {
 }
 
 #[test]
+fn what_helps_a_gang_that_is_short_says_where_its_minimum_stands() {
+    let object = |api: PodGroupApi| {
+        let mut gangs = says(&[]);
+        gangs.pod_group("ml/g", |facts| (facts.api, facts.spec.min) = (api, Some(3)));
+        gangs
+    };
+    let mut grouped = TestGangs::new(0);
+    for (name, min) in [("g", "1"), ("h", "3")] {
+        grouped.member(&format!("{name}-0"), &gang(name, min, &[("groups", r#"["ml/g","ml/h"]"#)]));
+    }
+    for (gangs, place) in [
+        (says(&[(key::MIN_AVAILABLE, "3")]), format!("{} on the pods of ml/g", key::MIN_AVAILABLE)),
+        (says(&[(key::POD_GROUP_MIN_AVAILABLE, "3")]), format!("{} on the pods of ml/g", key::POD_GROUP_MIN_AVAILABLE)),
+        (object(PodGroupApi::Sigs), "spec.minMember of PodGroup ml/g".to_owned()),
+        (object(PodGroupApi::Kubernetes), "spec.schedulingPolicy.gang.minCount of PodGroup ml/g".to_owned()),
+        (grouped, format!("{} on the pods of ml/h", key::MIN_AVAILABLE)),
+    ] {
+        let (id, now) = (GangId::parse("ml/g").unwrap(), gangs.cluster.moment());
+        let advice = gangs.cluster.scheduler.explain_gang(&id, now).unwrap().advice;
+        assert!(advice.contains(&format!("or lower the minimum ({place}); the gang is tried at once")), "{advice}");
+    }
+}
+
+#[test]
 fn an_invalid_value_warns_once_and_falls_back() {
     let (wait, min, total, mode) = ("waiting-time", "min-available", "total-number", "mode");
     for (key, value, warns) in [

@@ -188,6 +188,20 @@ impl Gang {
     pub fn pod_group(&self) -> Option<&Arc<PodGroupFacts>> {
         self.objects.iter().flatten().next()
     }
+    /// Where its minimum stands: at a key of its pods, or in a field of its PodGroup.
+    pub fn min_stated(&self) -> Option<String> {
+        let (id, living) = (&self.id, self.counts.live() > 0);
+        let keys = [(&self.koordinator, key::MIN_AVAILABLE), (&self.pod_group, key::POD_GROUP_MIN_AVAILABLE)];
+        if let Some((_, key)) = keys.into_iter().find(|(level, _)| level.min.decided(living).is_some()) {
+            return Some(format!("{key} on the pods of {id}"));
+        }
+        let object = self.pod_group().filter(|object| object.spec.min.is_some())?;
+        let field = match object.api {
+            PodGroupApi::Sigs | PodGroupApi::Community => "spec.minMember",
+            PodGroupApi::Kubernetes => "spec.schedulingPolicy.gang.minCount",
+        };
+        Some(format!("{field} of PodGroup {id}"))
+    }
     /// Living members name a PodGroup and there is none.
     pub fn awaits_pod_group(&self) -> bool {
         self.expecting > 0 && self.pod_group().is_none()
