@@ -88,7 +88,7 @@ impl System {
         let behind = self.one_is_behind(&[JOBS, PODS]);
         let Some(term) = &mut self.controllers[at].term else { return };
         let begins = !std::mem::replace(&mut term.is_synced, true);
-        let changes = term.watches.follow(&self.store, expired || begins, self.store.end(), behind);
+        let changes = term.watches.follow(&self.store, (expired || begins).then_some(self.now), behind);
         changes.into_iter().filter_map(event).for_each(|event| term.controller.event(event));
         if begins {
             term.controller.complete();

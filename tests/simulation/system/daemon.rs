@@ -163,7 +163,7 @@ impl System {
                 }
             }
         } else {
-            for change in daemon.watches.follow(&self.store, false, self.store.end(), behind) {
+            for change in daemon.watches.follow(&self.store, None, behind) {
                 match change {
                     Change::Pod(pod, _) if pod.handoff.node.as_deref() == Some(&*name) => {
                         daemon.seen.pods.apply(since_boot(ran_before, mutant, pod.handoff.clone()));

@@ -155,8 +155,8 @@ impl System {
         let forgets = expired && self.is(Mutant::GoneIsForgotten);
         let behind = self.one_is_behind(&std::array::from_fn::<_, KINDS, _>(|kind| kind));
         let is = &mut self.schedulers[at];
-        let lists = expired || !std::mem::replace(&mut is.is_synced, true);
-        let changes = is.watches.follow(&self.store, lists, self.store.end(), behind);
+        let lists = (expired || !std::mem::replace(&mut is.is_synced, true)).then_some(self.now);
+        let changes = is.watches.follow(&self.store, lists, behind);
         for change in changes.iter().filter(|change| !forgets || !change.is_gone()) {
             self.show_change(at, change);
         }

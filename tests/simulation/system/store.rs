@@ -113,15 +113,16 @@ impl Watches {
         self.0 = [at; KINDS];
     }
 
-    /// What comes until `end`, kind by kind; one of them may be `behind`. `lists` come in place of the watches: what is gone, as far as
-    /// it was known, and then all that there is.
-    pub fn follow(&mut self, store: &Store, lists: bool, end: usize, behind: Option<(usize, usize)>) -> Vec<Change> {
+    /// What comes until now, kind by kind; one of them may be `behind`. `lists` come in place of the watches: what is gone, as far as it
+    /// was known, and then all that there is; they are old only by the time that they take.
+    pub fn follow(&mut self, store: &Store, lists: Option<Duration>, behind: Option<(usize, usize)>) -> Vec<Change> {
         let mut changes = Vec::new();
+        let oldest = lists.map_or(0, |now| store.listed(now));
         for (kind, cursor) in self.0.iter_mut().enumerate() {
             let less = behind.filter(|(of, _)| *of == kind).map_or(0, |(_, less)| less);
             let from = *cursor;
-            *cursor = end.saturating_sub(less).max(from);
-            if lists {
+            *cursor = store.end().saturating_sub(less).max(oldest).max(from);
+            if lists.is_some() {
                 let (known, now) = (store.state(from, kind), store.state(*cursor, kind));
                 let gone = known.iter().filter(|(object, _)| !now.contains_key(*object));
                 changes.extend(gone.map(|(_, change)| change.gone()));
