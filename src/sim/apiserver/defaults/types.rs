@@ -10,49 +10,8 @@ pub fn decode_time(resource: &Resource, value: &mut Value) {
     match (resource.group.as_str(), resource.plural.as_str()) {
         ("", "pods") => pod::spec(&mut value["spec"]),
         ("", "podtemplates" | "replicationcontrollers") => pod::template(value, &["template"], "/spec/template/spec"),
-        ("apps", "deployments") => {
-            pod::template(value, &[], "/spec/template/spec");
-            set(value, "/spec", "replicas", json!(1));
-            set(value, "/spec", "revisionHistoryLimit", json!(10));
-            set(value, "/spec", "progressDeadlineSeconds", json!(600));
-            set(value, "/spec/strategy", "type", json!("RollingUpdate"));
-            if value["spec"]["strategy"]["type"] == "RollingUpdate" {
-                set(value, "/spec/strategy", "rollingUpdate", json!({"maxUnavailable": "25%", "maxSurge": "25%"}));
-            }
-        }
-        ("apps", "replicasets") => {
-            pod::template(value, &[], "/spec/template/spec");
-            set(value, "/spec", "replicas", json!(1));
-        }
-        ("apps", "statefulsets") => {
-            pod::template(value, &[], "/spec/template/spec");
-            set(value, "/spec", "replicas", json!(1));
-            set(value, "/spec", "revisionHistoryLimit", json!(10));
-            set(value, "/spec", "podManagementPolicy", json!("OrderedReady"));
-            set(value, "/spec/updateStrategy", "type", json!("RollingUpdate"));
-        }
-        ("apps", "daemonsets") => {
-            pod::template(value, &[], "/spec/template/spec");
-            set(value, "/spec", "revisionHistoryLimit", json!(10));
-            set(value, "/spec/updateStrategy", "type", json!("RollingUpdate"));
-            if value["spec"]["updateStrategy"]["type"] == "RollingUpdate" {
-                let rolling = json!({"maxUnavailable": 1, "maxSurge": 0});
-                set(value, "/spec/updateStrategy", "rollingUpdate", rolling);
-            }
-        }
-        ("batch", "jobs") => {
-            pod::template(value, &[], "/spec/template/spec");
-            for (key, default) in [
-                ("parallelism", json!(1)),
-                ("completions", json!(1)),
-                ("backoffLimit", json!(6)),
-                ("suspend", json!(false)),
-                ("completionMode", json!("NonIndexed")),
-                ("manualSelector", json!(false)),
-                ("podReplacementPolicy", json!("TerminatingOrFailed")),
-            ] {
-                set(value, "/spec", key, default);
-            }
+        ("apps", "deployments" | "replicasets" | "statefulsets" | "daemonsets") | ("batch", "jobs") => {
+            workload(&resource.plural, value);
         }
         ("", "namespaces") => {
             let name = value["metadata"]["name"].clone();
@@ -103,6 +62,51 @@ pub fn decode_time(resource: &Resource, value: &mut Value) {
             match_resources(value, "/spec/matchResources");
         }
         ("apiextensions.k8s.io", "customresourcedefinitions") => definition(value),
+        _ => {}
+    }
+}
+
+/// What makes pods by a template.
+fn workload(plural: &str, value: &mut Value) {
+    pod::template(value, &[], "/spec/template/spec");
+    match plural {
+        "deployments" => {
+            set(value, "/spec", "replicas", json!(1));
+            set(value, "/spec", "revisionHistoryLimit", json!(10));
+            set(value, "/spec", "progressDeadlineSeconds", json!(600));
+            set(value, "/spec/strategy", "type", json!("RollingUpdate"));
+            if value["spec"]["strategy"]["type"] == "RollingUpdate" {
+                set(value, "/spec/strategy", "rollingUpdate", json!({"maxUnavailable": "25%", "maxSurge": "25%"}));
+            }
+        }
+        "replicasets" => set(value, "/spec", "replicas", json!(1)),
+        "statefulsets" => {
+            set(value, "/spec", "replicas", json!(1));
+            set(value, "/spec", "revisionHistoryLimit", json!(10));
+            set(value, "/spec", "podManagementPolicy", json!("OrderedReady"));
+            set(value, "/spec/updateStrategy", "type", json!("RollingUpdate"));
+        }
+        "daemonsets" => {
+            set(value, "/spec", "revisionHistoryLimit", json!(10));
+            set(value, "/spec/updateStrategy", "type", json!("RollingUpdate"));
+            if value["spec"]["updateStrategy"]["type"] == "RollingUpdate" {
+                let rolling = json!({"maxUnavailable": 1, "maxSurge": 0});
+                set(value, "/spec/updateStrategy", "rollingUpdate", rolling);
+            }
+        }
+        "jobs" => {
+            for (key, default) in [
+                ("parallelism", json!(1)),
+                ("completions", json!(1)),
+                ("backoffLimit", json!(6)),
+                ("suspend", json!(false)),
+                ("completionMode", json!("NonIndexed")),
+                ("manualSelector", json!(false)),
+                ("podReplacementPolicy", json!("TerminatingOrFailed")),
+            ] {
+                set(value, "/spec", key, default);
+            }
+        }
         _ => {}
     }
 }
