@@ -63,6 +63,120 @@ impl LeftOut {
     }
 }
 
+/// The objects of a dump.
+#[derive(Default)]
+struct DumpItems {
+    nodes: Vec<LightNode>,
+    devices: BTreeMap<String, Device>,
+    pods: Vec<DumpPod>,
+    /// Nodes where HAMi offers GPUs, or serves a pod.
+    hami: BTreeSet<String>,
+}
+
+/// A pod of the dump.
+struct DumpPod {
+    pod: LightPod,
+    end: Option<Timestamp>,
+    /// It asks for parts of GPUs in HAMi's words.
+    parts: bool,
+}
+
+impl DumpItems {
+    fn of(items: Vec<Value>) -> Result<Self, String> {
+        let mut found = Self::default();
+        let mut seen = BTreeSet::new();
+        for (at, item) in items.into_iter().enumerate() {
+            let word = |path: &str| item.pointer(path).and_then(Value::as_str).unwrap_or_default().to_owned();
+            let kind = word("/kind");
+            let bad =
+                |error: serde_json::Error| format!("items[{at}] is no {kind} that Kubernetes would print: {error}");
+            // Lists of one cluster may overlap.
+            if !seen.insert((kind.clone(), word("/metadata/namespace"), word("/metadata/name"))) {
+                continue;
+            }
+            let parts = names_hami(&item);
+            if parts {
+                found.hami.insert(if kind == "Node" { word("/metadata/name") } else { word("/spec/nodeName") });
+            }
+            match kind.as_str() {
+                "Node" => found.nodes.push(serde_json::from_value(item).map_err(bad)?),
+                "Pod" => {
+                    let end = ended(&item);
+                    found.pods.push(DumpPod { pod: serde_json::from_value(item).map_err(bad)?, end, parts });
+                }
+                "Device" => {
+                    let device = serde_json::from_value::<Device>(item).map_err(bad)?;
+                    found.devices.insert(device.metadata.name.clone().unwrap_or_default(), device);
+                }
+                _ => return Err(format!("items[{at}] is of kind {kind:?}; expected Node, Pod and Device")),
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// The pods of a dump, sorted into those that are replayed and those that are not.
+#[derive(Default)]
+struct ReplayedPods {
+    pods: Vec<(TraceAsk, Span)>,
+    gangs: BTreeMap<GangId, Vec<(TraceAsk, Span)>>,
+    left_out: LeftOut,
+    /// Those that are replayed with another part of a GPU than they have.
+    parted: LeftOut,
+}
+
+impl ReplayedPods {
+    fn enter(&mut self, DumpPod { pod, end, parts }: DumpPod, nodes: &mut [DumpNode]) {
+        let facts = pod.facts();
+        let ask = match request(&facts, nodes) {
+            Ok(Some(ask)) => ask,
+            Ok(None) => return stay(&facts, nodes),
+            Err(why) => {
+                self.left_out.note(why, &facts);
+                return stay(&facts, nodes);
+            }
+        };
+        if ask.gpus > 0 && parts {
+            self.parted.note("ask for parts of GPUs in HAMi's words: they are replayed with whole GPUs", &facts);
+        } else if ask.gpus > 0 && replicas(&facts, nodes) > 1 {
+            self.parted.note("run on GPUs that are offered several times: they are replayed with parts", &facts);
+        }
+        let arrive = seconds(facts.handoff.created);
+        let end = facts.handoff.deleting.as_ref().map(|deletion| deletion.at).or(end);
+        let span = Span { arrive, end: end.map(|end| seconds(end).max(arrive)) };
+        match gang(&facts) {
+            Some((id, topology)) => {
+                let gang = Some(TraceGang { members: 1, topology });
+                self.gangs.entry(id).or_default().push((TraceAsk { gang, ..ask }, span));
+            }
+            None => self.pods.push((ask, span)),
+        }
+    }
+
+    /// Puts them into a trace in the order in which they came, and notes what they lack there.
+    fn enter_all(mut self, trace: &mut Trace) {
+        for (id, members) in self.gangs {
+            if let Some(gang) = together(&members) {
+                self.pods.push(gang);
+            } else {
+                let why = "its pods differ, or one had ended when another came";
+                trace.notes.push(format!("gang {id} is replayed pod by pod: {why}"));
+                self.pods.extend(members.into_iter().map(|(ask, span)| (TraceAsk { gang: None, ..ask }, span)));
+            }
+        }
+        self.pods.sort_by(|a, b| a.1.arrive.total_cmp(&b.1.arrive));
+        for (ask, span) in self.pods {
+            trace.add(ask, Some(span), 1);
+        }
+        for (why, (count, first)) in self.left_out.0 {
+            trace.notes.push(format!("{count} pods are not replayed and stay where they are, {first} first: {why}"));
+        }
+        for (what, (count, first)) in self.parted.0 {
+            trace.notes.push(format!("{count} pods, {first} first, {what}"));
+        }
+    }
+}
+
 /// Reads a dump.
 pub fn read(path: &Path, name: String) -> Result<Trace, InputError> {
     let wrong = |problem: String| InputError::of(path, problem);
@@ -70,40 +184,13 @@ pub fn read(path: &Path, name: String) -> Result<Trace, InputError> {
     let mut items = Vec::new();
     let documents = read_documents(&text).map_err(|error| wrong(format!("{error}; {EXPECTED}")))?;
     documents.into_iter().for_each(|document| unpack(document, &mut items));
-    let (mut nodes, mut pods, mut devices) = (Vec::new(), Vec::new(), BTreeMap::new());
-    let (mut seen, mut hami) = (BTreeSet::new(), BTreeSet::new());
-    for (at, item) in items.into_iter().enumerate() {
-        let word = |path: &str| item.pointer(path).and_then(Value::as_str).unwrap_or_default().to_owned();
-        let kind = word("/kind");
-        let bad =
-            |error: serde_json::Error| wrong(format!("items[{at}] is no {kind} that Kubernetes would print: {error}"));
-        // Lists of one cluster may overlap.
-        if !seen.insert((kind.clone(), word("/metadata/namespace"), word("/metadata/name"))) {
-            continue;
-        }
-        if names_hami(&item) {
-            hami.insert(if kind == "Node" { word("/metadata/name") } else { word("/spec/nodeName") });
-        }
-        match kind.as_str() {
-            "Node" => nodes.push(serde_json::from_value::<LightNode>(item).map_err(bad)?),
-            "Pod" => {
-                let (end, parts) = (ended(&item), names_hami(&item));
-                pods.push((serde_json::from_value::<LightPod>(item).map_err(bad)?, end, parts));
-            }
-            "Device" => {
-                let device = serde_json::from_value::<Device>(item).map_err(bad)?;
-                devices.insert(device.metadata.name.clone().unwrap_or_default(), device);
-            }
-            _ => return Err(wrong(format!("items[{at}] is of kind {kind:?}; expected Node, Pod and Device"))),
-        }
-    }
+    let DumpItems { nodes, devices, pods, hami } = DumpItems::of(items).map_err(wrong)?;
     if nodes.is_empty() {
         return Err(wrong(format!("holds no Node; {EXPECTED}")));
     }
     let made = nodes.into_iter().map(|node| machine(node, &devices, &hami));
     let mut found = made.collect::<Result<Vec<DumpNode>, String>>().map_err(wrong)?;
     let mut trace = Trace::of(name, Vec::new());
-    let mut left_out = LeftOut::default();
     let without_devices =
         found.iter().filter(|node| !devices.contains_key(&node.machine.name) && node.machine.gpus > 0).count();
     if without_devices > 0 {
@@ -111,61 +198,10 @@ pub fn read(path: &Path, name: String) -> Result<Trace, InputError> {
             "{without_devices} nodes have no Device object: their GPUs are counted by allocatable and {COUNT}"
         ));
     }
-    let (mut replayed, mut parted) = (Vec::new(), LeftOut::default());
-    let mut gangs: BTreeMap<GangId, Vec<(TraceAsk, Span)>> = BTreeMap::new();
-    for (pod, end, parts) in pods {
-        let facts = pod.facts();
-        match request(&facts, &found) {
-            Ok(Some(ask)) => {
-                if ask.gpus > 0 && parts {
-                    parted.note("ask for parts of GPUs in HAMi's words: they are replayed with whole GPUs", &facts);
-                } else if ask.gpus > 0 && replicas(&facts, &found) > 1 {
-                    parted.note("run on GPUs that are offered several times: they are replayed with parts", &facts);
-                }
-                let arrive = seconds(facts.handoff.created);
-                let end = facts
-                    .handoff
-                    .deleting
-                    .as_ref()
-                    .map(|deletion| deletion.at)
-                    .or(end)
-                    .map(|end| seconds(end).max(arrive));
-                let span = Span { arrive, end };
-                match gang(&facts) {
-                    Some((id, topology)) => {
-                        let gang = Some(TraceGang { members: 1, topology });
-                        gangs.entry(id).or_default().push((TraceAsk { gang, ..ask }, span));
-                    }
-                    None => replayed.push((ask, span)),
-                }
-            }
-            Ok(None) => stay(&facts, &mut found),
-            Err(why) => {
-                left_out.note(why, &facts);
-                stay(&facts, &mut found);
-            }
-        }
-    }
-    for (id, members) in gangs {
-        if let Some(gang) = together(&members) {
-            replayed.push(gang);
-        } else {
-            let why = "its pods differ, or one had ended when another came";
-            trace.notes.push(format!("gang {id} is replayed pod by pod: {why}"));
-            replayed.extend(members.into_iter().map(|(ask, span)| (TraceAsk { gang: None, ..ask }, span)));
-        }
-    }
-    replayed.sort_by(|a, b| a.1.arrive.total_cmp(&b.1.arrive));
-    for (ask, span) in replayed {
-        trace.add(ask, Some(span), 1);
-    }
+    let mut replayed = ReplayedPods::default();
+    pods.into_iter().for_each(|pod| replayed.enter(pod, &mut found));
+    replayed.enter_all(&mut trace);
     trace.machines = found.into_iter().map(|node| node.machine).collect();
-    for (why, (count, first)) in left_out.0 {
-        trace.notes.push(format!("{count} pods are not replayed and stay where they are, {first} first: {why}"));
-    }
-    for (what, (count, first)) in parted.0 {
-        trace.notes.push(format!("{count} pods, {first} first, {what}"));
-    }
     Ok(trace)
 }
 
