@@ -106,6 +106,101 @@ impl Columns {
     pub fn followed() -> Self {
         Self { is_followed: true, ..Self::default() }
     }
+
+    /// Makes room for the widest cells.
+    fn widen(&mut self, headers: &[&str], rows: &[Vec<String>]) {
+        self.widths.resize(headers.len(), 0);
+        for (at, width) in self.widths.iter_mut().enumerate() {
+            *width = (*width).max(widest(rows, at)).max(headers[at].len());
+        }
+    }
+
+    /// How narrow each may be: a text is broken between its words.
+    fn least(&self, headers: &[&str], rows: &[Vec<String>]) -> Vec<usize> {
+        let words = |at: usize| rows.iter().filter_map(move |row| row.get(at)).flat_map(|cell| cell.split(' '));
+        let lengths = |at: usize| words(at).map(|word| word.chars().count()).filter(|length| *length <= LONG_WORD);
+        let text_width = |header: &str| if header == "NOTES" { NOTES_WIDTH } else { TEXT_WIDTH.max(header.len()) };
+        let least = |at: usize| text_width(headers[at]).max(lengths(at).max().unwrap_or(0));
+        let least = |at: usize| if is_text(headers[at]) { least(at) } else { usize::MAX };
+        self.widths.iter().enumerate().map(|(at, width)| (*width).min(least(at))).collect()
+    }
+
+    /// Keeps those that have room.
+    fn choose(&mut self, headers: &[&str], rows: &[Vec<String>], least: &[usize], room: usize) {
+        let Self { kept, is_followed, .. } = self;
+        kept.extend(0..headers.len());
+        // The first column says what a row is about; a namespace that all rows share is in the question.
+        let is_one = |at: usize| rows.windows(2).all(|pair| pair[0].get(at) == pair[1].get(at));
+        let says_nothing = |at: usize| match headers[at] {
+            "NAMESPACE" => is_one(at) && !*is_followed,
+            _ => at > 0 && empty(rows, at),
+        };
+        let tells = |at: usize| KEPT.contains(&headers[at]);
+        let matters = |at: usize| tells(at) || is_text(headers[at]) || COLOURED.contains(&headers[at]);
+        // What says nothing goes first, then the last columns, those of text and of states later, names and bad news last of all.
+        let in_turn: [&dyn Fn(usize) -> bool; 4] =
+            [&says_nothing, &|at| at > 0 && !matters(at), &|at| at > 0 && !tells(at), &|at| at > 0];
+        for may_go in in_turn {
+            while kept.len() > 1
+                && total(kept, least) > room
+                && let Some(at) = kept.iter().rposition(|at| may_go(*at))
+            {
+                kept.remove(at);
+            }
+        }
+    }
+
+    /// The lines of those that are kept.
+    fn draw(&self, headers: &[&str], rows: Vec<Vec<String>>, look: Look, least: &[usize]) -> String {
+        let Self { widths, kept, .. } = self;
+        let mut table = Table::new();
+        table.load_style(presets::NOTHING).force_no_tty();
+        if look.colour {
+            table.enforce_styling();
+        }
+        let room = look.width.unwrap_or(usize::MAX);
+        let narrow = total(kept, widths) > room;
+        if narrow {
+            let width = u16::try_from(room + GAP).unwrap_or(u16::MAX);
+            table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
+        }
+        if look.headers {
+            table.set_header(kept.iter().map(|at| headers[*at]));
+        }
+        for row in rows {
+            let mut row: BTreeMap<usize, String> = row.into_iter().enumerate().collect();
+            let cell = |at: &usize| {
+                let text = row.remove(at).unwrap_or_default();
+                let colour = colour(&text).filter(|_| look.colour && COLOURED.contains(&headers[*at]));
+                let cell = Cell::new(text);
+                colour.into_iter().fold(cell, Cell::fg)
+            };
+            table.add_row(kept.iter().map(cell).collect::<Vec<_>>());
+        }
+        for (column, at) in table.column_iter_mut().zip(kept) {
+            column.set_padding((0, GAP as u16)).set_cell_alignment(CellAlignment::Left);
+            let is_fixed = narrow && !is_text(headers[*at]);
+            let constraint = if is_fixed { ColumnConstraint::Absolute } else { ColumnConstraint::LowerBoundary };
+            let width = if narrow { least[*at] } else { widths[*at] };
+            column.set_constraint(constraint(Width::Fixed((width + GAP) as u16)));
+        }
+        let lines: Vec<String> = table.lines().map(|line| line.trim_end().to_owned()).collect();
+        lines.join("\n") + "\n"
+    }
+}
+
+/// Columns with these widths, side by side.
+fn total(kept: &[usize], widths: &[usize]) -> usize {
+    kept.iter().map(|at| widths[*at] + GAP).sum::<usize>().saturating_sub(GAP)
+}
+
+/// Characters of the widest cell of a column.
+fn widest(rows: &[Vec<String>], at: usize) -> usize {
+    rows.iter().filter_map(|row| row.get(at)).map(|cell| cell.chars().count()).max().unwrap_or(0)
+}
+
+fn is_text(header: &str) -> bool {
+    TEXT.split(',').any(|text| text == header)
 }
 
 /// Ends long names of nodes, as clouds give them, at their first dot, where they differ before it.
@@ -133,7 +228,6 @@ pub fn fitted(
     look: Look,
     columns: &mut Columns,
 ) -> (String, Vec<String>) {
-    let Columns { widths, kept, is_followed } = columns;
     for cell in rows.iter_mut().flatten() {
         if cell.is_empty() {
             cell.push('-');
@@ -142,83 +236,17 @@ pub fn fitted(
         }
     }
     let room = look.width.unwrap_or(usize::MAX);
-    let widest = |at: usize| rows.iter().filter_map(|row| row.get(at)).map(|cell| cell.chars().count()).max();
     let says = (0..headers.len()).filter(|at| !empty(&rows, *at));
-    if says.map(|at| widest(at).unwrap_or(0).max(headers[at].len()) + GAP).sum::<usize>() > room.saturating_add(GAP) {
+    if says.map(|at| widest(&rows, at).max(headers[at].len()) + GAP).sum::<usize>() > room.saturating_add(GAP) {
         cut_domains(headers, &mut rows);
     }
-    widths.resize(headers.len(), 0);
-    for (at, width) in widths.iter_mut().enumerate() {
-        let cells = rows.iter().filter_map(|row| row.get(at)).map(|cell| cell.chars().count()).max();
-        *width = (*width).max(cells.unwrap_or(0)).max(headers[at].len());
+    columns.widen(headers, &rows);
+    let least = columns.least(headers, &rows);
+    if columns.kept.is_empty() {
+        columns.choose(headers, &rows, &least, room);
     }
-    let is_text = |at: usize| TEXT.split(',').any(|text| text == headers[at]);
-    let words = |at: usize| rows.iter().filter_map(move |row| row.get(at)).flat_map(|cell| cell.split(' '));
-    let lengths = |at: usize| words(at).map(|word| word.chars().count()).filter(|length| *length <= LONG_WORD);
-    let word = |at: usize| lengths(at).max().unwrap_or(0);
-    let text_width = |at: usize| if headers[at] == "NOTES" { NOTES_WIDTH } else { TEXT_WIDTH.max(headers[at].len()) };
-    let least_text: Vec<usize> = (0..headers.len()).map(|at| text_width(at).max(word(at))).collect();
-    let least = |at: usize| if is_text(at) { widths[at].min(least_text[at]) } else { widths[at] };
-    let is_first = kept.is_empty();
-    if is_first {
-        kept.extend(0..headers.len());
-    }
-    let sum = |kept: &[usize], of: &dyn Fn(usize) -> usize| {
-        kept.iter().map(|at| of(*at) + GAP).sum::<usize>().saturating_sub(GAP)
-    };
-    // The first column says what a row is about; a namespace that all rows share is in the question.
-    let is_one = |at: usize| rows.windows(2).all(|pair| pair[0].get(at) == pair[1].get(at));
-    let says_nothing = |at: usize| match headers[at] {
-        "NAMESPACE" => is_one(at) && !*is_followed,
-        _ => at > 0 && empty(&rows, at),
-    };
-    let tells = |at: usize| KEPT.contains(&headers[at]);
-    let matters = |at: usize| tells(at) || is_text(at) || COLOURED.contains(&headers[at]);
-    // What says nothing goes first, then the last columns, those of text and of states later, names and bad news last of all.
-    let in_turn: [&dyn Fn(usize) -> bool; 4] =
-        [&says_nothing, &|at| at > 0 && !matters(at), &|at| at > 0 && !tells(at), &|at| at > 0];
-    for may_go in in_turn {
-        while is_first
-            && kept.len() > 1
-            && sum(kept, &least) > room
-            && let Some(at) = kept.iter().rposition(|at| may_go(*at))
-        {
-            kept.remove(at);
-        }
-    }
-    let left_out = left_out(headers, &rows, (kept, *is_followed));
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING).force_no_tty();
-    if look.colour {
-        table.enforce_styling();
-    }
-    let narrow = sum(kept, &|at| widths[at]) > room;
-    if narrow {
-        let width = u16::try_from(room + GAP).unwrap_or(u16::MAX);
-        table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
-    }
-    if look.headers {
-        table.set_header(kept.iter().map(|at| headers[*at]));
-    }
-    for row in rows {
-        let mut row: BTreeMap<usize, String> = row.into_iter().enumerate().collect();
-        let cell = |at: &usize| {
-            let text = row.remove(at).unwrap_or_default();
-            let colour = colour(&text).filter(|_| look.colour && COLOURED.contains(&headers[*at]));
-            let cell = Cell::new(text);
-            colour.into_iter().fold(cell, Cell::fg)
-        };
-        table.add_row(kept.iter().map(cell).collect::<Vec<_>>());
-    }
-    for (column, at) in table.column_iter_mut().zip(&*kept) {
-        column.set_padding((0, GAP as u16)).set_cell_alignment(CellAlignment::Left);
-        let is_fixed = narrow && !is_text(*at);
-        let constraint = if is_fixed { ColumnConstraint::Absolute } else { ColumnConstraint::LowerBoundary };
-        let width = if narrow { least(*at) } else { widths[*at] };
-        column.set_constraint(constraint(Width::Fixed((width + GAP) as u16)));
-    }
-    let lines: Vec<String> = table.lines().map(|line| line.trim_end().to_owned()).collect();
-    (lines.join("\n") + "\n", left_out)
+    let left_out = left_out(headers, &rows, (&columns.kept, columns.is_followed));
+    (columns.draw(headers, rows, look, &least), left_out)
 }
 
 /// Names of the columns that are not kept; of a namespace, and of what is no news, with the one value that all rows have.
