@@ -5,8 +5,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{anyhow, bail};
+use kube::Client;
 
-use super::args::{DrainArgs, list};
+use super::args::{CommonArgs, DrainArgs, list};
 use super::device::{CordonTarget, HolderPod, notice, until, user};
 use crate::say::{remark, say};
 use crate::view::plain;
@@ -27,17 +28,7 @@ pub async fn drain(args: DrainArgs) -> anyhow::Result<ExitCode> {
     target.check_node().await?;
     let path = target.path();
     if !yes {
-        let holders = target.holders(&common.home.namespace).await?;
-        if common.print(&target, None, &holders)? {
-            return Ok(ExitCode::SUCCESS);
-        }
-        if holders.is_empty() {
-            say(format!("No pod holds {path}: nothing to evict.\n"))?;
-            return Ok(ExitCode::SUCCESS);
-        }
-        say(format!("{}\n{}", table(&holders), warning(&holders)))?;
-        let force = if holders.iter().any(HolderPod::is_lost) { " --force" } else { "" };
-        say(format!("Nothing is evicted yet: `baton drain {path} --yes{force}` does it.\n"))?;
+        preview(&common, &target).await?;
         return Ok(ExitCode::SUCCESS);
     }
     // First, so that the device is given to no pod in between.
@@ -75,18 +66,7 @@ pub async fn drain(args: DrainArgs) -> anyhow::Result<ExitCode> {
                 list(&alone)
             );
         }
-        for holder in holders.iter().filter(|holder| !holder.deleting) {
-            let pod = &holder.pod;
-            match evict(&client, pod).await {
-                Ok(Eviction::Done) => drop(late.remove(&pod.uid)),
-                Ok(Eviction::Later(why)) => {
-                    if late.insert(pod.uid.clone(), why.clone()).is_none() {
-                        remark(format_args!("pod {} is not evicted yet: {why}", pod.key));
-                    }
-                }
-                Err(error) => return Err(anyhow!("pod {} cannot be evicted: {}", pod.key, said(&error))),
-            }
-        }
+        evict_all(&client, &holders, &mut late).await?;
         if clock::mono() >= deadline {
             let why = late.values().next().map(|why| format!(": {why}")).unwrap_or_default();
             bail!(
@@ -102,6 +82,37 @@ pub async fn drain(args: DrainArgs) -> anyhow::Result<ExitCode> {
     }
     say(format!("{path} ({}) is free and {}. `baton uncordon {path}` returns it.\n", target.id, cordon.words()))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Shows what would be evicted, and the command that does it.
+async fn preview(common: &CommonArgs, target: &CordonTarget) -> anyhow::Result<()> {
+    let path = target.path();
+    let holders = target.holders(&common.home.namespace).await?;
+    if common.print(target, None, &holders)? {
+        return Ok(());
+    }
+    if holders.is_empty() {
+        return say(format!("No pod holds {path}: nothing to evict.\n"));
+    }
+    say(format!("{}\n{}", table(&holders), warning(&holders)))?;
+    let force = if holders.iter().any(HolderPod::is_lost) { " --force" } else { "" };
+    say(format!("Nothing is evicted yet: `baton drain {path} --yes{force}` does it.\n"))
+}
+
+/// Asks for the evictions that are not under way. `late`: those that are put off, and why.
+async fn evict_all(client: &Client, holders: &[HolderPod], late: &mut BTreeMap<PodUid, String>) -> anyhow::Result<()> {
+    for HolderPod { pod, .. } in holders.iter().filter(|holder| !holder.deleting) {
+        match evict(client, pod).await {
+            Ok(Eviction::Done) => drop(late.remove(&pod.uid)),
+            Ok(Eviction::Later(why)) => {
+                if late.insert(pod.uid.clone(), why.clone()).is_none() {
+                    remark(format_args!("pod {} is not evicted yet: {why}", pod.key));
+                }
+            }
+            Err(error) => return Err(anyhow!("pod {} cannot be evicted: {}", pod.key, said(&error))),
+        }
+    }
+    Ok(())
 }
 
 fn table(holders: &[HolderPod]) -> String {
