@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{anyhow, bail};
+use jiff::Timestamp;
 use kube::Client;
 
 use super::args::{CommonArgs, DrainArgs, list};
@@ -32,16 +33,7 @@ pub async fn drain(args: DrainArgs) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     // First, so that the device is given to no pod in between.
-    let given = reason.is_some();
-    let cordon = Cordon { reason: reason.unwrap_or_else(|| "drained".to_owned()), until: end, by: user(&client).await };
-    let before = if given { None } else { target.cordoned() };
-    let cordon = if let Some(before) = before {
-        before
-    } else {
-        target.cordon(&cordon).await?;
-        notice(&client, &target, EventReason::DeviceCordoned, target.sentence(&cordon.words())).await;
-        cordon
-    };
+    let cordon = cordon_first(&client, &mut target, reason, end).await?;
     let deadline = clock::mono() + timeout;
     let mut shown = BTreeSet::<PodUid>::new();
     let mut late = BTreeMap::<PodUid, String>::new();
@@ -97,6 +89,23 @@ async fn preview(common: &CommonArgs, target: &CordonTarget) -> anyhow::Result<(
     say(format!("{}\n{}", table(&holders), warning(&holders)))?;
     let force = if holders.iter().any(HolderPod::is_lost) { " --force" } else { "" };
     say(format!("Nothing is evicted yet: `baton drain {path} --yes{force}` does it.\n"))
+}
+
+/// The cordon under which it is drained: one in force stays as it is where no reason is given.
+async fn cordon_first(
+    client: &Client,
+    target: &mut CordonTarget,
+    reason: Option<String>,
+    until: Option<Timestamp>,
+) -> anyhow::Result<Cordon> {
+    let given = reason.is_some();
+    let cordon = Cordon { reason: reason.unwrap_or_else(|| "drained".to_owned()), until, by: user(client).await };
+    if let Some(before) = target.cordoned().filter(|_| !given) {
+        return Ok(before);
+    }
+    target.cordon(&cordon).await?;
+    notice(client, target, EventReason::DeviceCordoned, target.sentence(&cordon.words())).await;
+    Ok(cordon)
 }
 
 /// Asks for the evictions that are not under way. `late`: those that are put off, and why.

@@ -42,37 +42,7 @@ fn table(summary: &SimulationSummary) -> String {
         "{trace}: {nodes} nodes, {gpus} GPUs, {given}, seeds {first} to {last}; percent of all GPUs, mean ± sd\n"
     );
     let ends = policies.iter().any(|policy| policy.departures.is_some());
-    if ends {
-        let head = ["POLICY", "IN USE", "REJECTED", "OF SEVERAL GPUS", "WAITING", "MEAN WAIT", "DECISION P50", "P99"];
-        let row = |policy: &PolicySummary| {
-            let ends = policy.departures.unwrap_or_default();
-            vec![
-                policy.name.clone(),
-                spread(policy.allocation.at_load),
-                spread(ends.rejected_share),
-                spread(ends.rejected_multi_gpu_share),
-                spread(ends.waiting_share),
-                ends.mean_wait_seconds.mean.map(|wait| format!("{wait:.0} s")).unwrap_or_default(),
-                micros(policy.decision_micros.p50),
-                micros(policy.decision_micros.p99),
-            ]
-        };
-        out.push_str(&plain(&head, policies.iter().map(row)));
-    } else {
-        let at_load = format!("AT {percent:.0} %");
-        let head = ["POLICY", "AT 100 %", &at_load, "FIRST REJECTION", "DECISION P50", "P99"];
-        let row = |policy: &PolicySummary| {
-            vec![
-                policy.name.clone(),
-                spread(policy.allocation.at100),
-                spread(policy.allocation.at_load),
-                spread(policy.first_rejection),
-                micros(policy.decision_micros.p50),
-                micros(policy.decision_micros.p99),
-            ]
-        };
-        out.push_str(&plain(&head, policies.iter().map(row)));
-    }
+    out.push_str(&if ends { steady(policies) } else { at_load(policies, percent) });
     let mut grid = |title: &str, of: &dyn Fn(&PolicySummary) -> Vec<(String, f64)>| {
         let Some(first) = policies.first() else { return };
         let names: Vec<String> = of(first).into_iter().map(|(name, _)| name).collect();
@@ -102,6 +72,42 @@ fn table(summary: &SimulationSummary) -> String {
         policy.idle.iter().map(|(cause, value)| ((*cause).to_owned(), *value)).collect()
     });
     out
+}
+
+/// Where pods end.
+fn steady(policies: &[PolicySummary]) -> String {
+    let head = ["POLICY", "IN USE", "REJECTED", "OF SEVERAL GPUS", "WAITING", "MEAN WAIT", "DECISION P50", "P99"];
+    let row = |policy: &PolicySummary| {
+        let ends = policy.departures.unwrap_or_default();
+        vec![
+            policy.name.clone(),
+            spread(policy.allocation.at_load),
+            spread(ends.rejected_share),
+            spread(ends.rejected_multi_gpu_share),
+            spread(ends.waiting_share),
+            ends.mean_wait_seconds.mean.map(|wait| format!("{wait:.0} s")).unwrap_or_default(),
+            micros(policy.decision_micros.p50),
+            micros(policy.decision_micros.p99),
+        ]
+    };
+    plain(&head, policies.iter().map(row))
+}
+
+/// Where pods stay.
+fn at_load(policies: &[PolicySummary], percent: f64) -> String {
+    let at_load = format!("AT {percent:.0} %");
+    let head = ["POLICY", "AT 100 %", &at_load, "FIRST REJECTION", "DECISION P50", "P99"];
+    let row = |policy: &PolicySummary| {
+        vec![
+            policy.name.clone(),
+            spread(policy.allocation.at100),
+            spread(policy.allocation.at_load),
+            spread(policy.first_rejection),
+            micros(policy.decision_micros.p50),
+            micros(policy.decision_micros.p99),
+        ]
+    };
+    plain(&head, policies.iter().map(row))
 }
 
 fn micros(value: f64) -> String {
