@@ -44,27 +44,13 @@ fn judge(files: &RuntimeFiles, host_root: &Path, served_by: &[DeviceListStrategy
         let found = format!("whether pods reach GPUs past the ledger cannot be seen: {}", files.unread.join("; "));
         return Finding::warn(CHECK, found, advice);
     }
-    let (name, place) = (files.default_name(), files.path.display());
-    let (default, others): (Vec<&Handler>, Vec<&Handler>) =
-        files.handlers.iter().filter(|handler| is_nvidias(handler)).partition(|handler| handler.name == name);
-    let hook = files.hooks.iter().find(|(_, program)| has_nvidia(program));
-    let (who, program) = match (default.first(), hook, others.first()) {
-        (Some(handler), ..) => {
-            (format!("any pod ({} = {name:?}, {place})", files.default_setting), handler.program.clone())
-        }
-        (None, Some((file, program)), _) => (format!("any pod (the hook {})", file.display()), Some(program.clone())),
-        (None, None, Some(_)) => {
-            let names: Vec<_> = others.iter().map(|handler| handler.name.as_str()).collect();
-            let program = others[0].program.clone();
-            (format!("a pod with a RuntimeClass of the handler {} ({place})", names.join(" or ")), program)
-        }
-        (None, None, None) => {
-            let found = format!(
-                "{}, {place}: no container runs with NVIDIA's runtime, which alone reads NVIDIA_VISIBLE_DEVICES",
-                files.runtime
-            );
-            return Finding::ok(CHECK, found);
-        }
+    let Some(NvidiaUsers { who, program, is_default }) = NvidiaUsers::of(files) else {
+        let found = format!(
+            "{}, {}: no container runs with NVIDIA's runtime, which alone reads NVIDIA_VISIBLE_DEVICES",
+            files.runtime,
+            files.path.display()
+        );
+        return Finding::ok(CHECK, found);
     };
     let toolkit = Toolkit::read(host_root, program.as_deref());
     let (environment, mounts) = match (toolkit.says(BY_ENVIRONMENT, true), toolkit.says(BY_MOUNTS, false)) {
@@ -100,13 +86,13 @@ fn judge(files: &RuntimeFiles, host_root: &Path, served_by: &[DeviceListStrategy
         return Finding::ok(CHECK, found);
     }
     let found = format!("{who} reaches all GPUs past the ledger {}", ways.join(", and "));
-    if default.is_empty() {
-        closed.push("until then the chart's visibleDevices.deny=true refuses such pods".to_owned());
-    } else {
+    if is_default {
         closed.push(format!(
             "or let {} name another runtime; until then the chart's visibleDevices.deny=true refuses such pods",
             files.default_setting
         ));
+    } else {
+        closed.push("until then the chart's visibleDevices.deny=true refuses such pods".to_owned());
     }
     Finding::warn(CHECK, found, closed.join("; "))
 }
@@ -118,6 +104,39 @@ fn has_nvidia(program: &Path) -> bool {
 /// By its program, or by its name where no program is said.
 fn is_nvidias(handler: &Handler) -> bool {
     handler.program.as_deref().map_or_else(|| handler.name.contains("nvidia"), has_nvidia)
+}
+
+/// The pods whose containers NVIDIA's runtime starts.
+struct NvidiaUsers {
+    who: String,
+    /// Its file, or that of the hook, where it is said.
+    program: Option<PathBuf>,
+    /// It starts those of pods that name no RuntimeClass.
+    is_default: bool,
+}
+
+impl NvidiaUsers {
+    fn of(files: &RuntimeFiles) -> Option<Self> {
+        let (name, place) = (files.default_name(), files.path.display());
+        let (default, others): (Vec<&Handler>, Vec<&Handler>) =
+            files.handlers.iter().filter(|handler| is_nvidias(handler)).partition(|handler| handler.name == name);
+        let hook = files.hooks.iter().find(|(_, program)| has_nvidia(program));
+        let (who, program) = match (default.first(), hook, others.first()) {
+            (Some(handler), ..) => {
+                (format!("any pod ({} = {name:?}, {place})", files.default_setting), handler.program.clone())
+            }
+            (None, Some((file, program)), _) => {
+                (format!("any pod (the hook {})", file.display()), Some(program.clone()))
+            }
+            (None, None, Some(_)) => {
+                let names: Vec<_> = others.iter().map(|handler| handler.name.as_str()).collect();
+                let program = others[0].program.clone();
+                (format!("a pod with a RuntimeClass of the handler {} ({place})", names.join(" or ")), program)
+            }
+            (None, None, None) => return None,
+        };
+        Some(Self { who, program, is_default: !default.is_empty() })
+    }
 }
 
 /// The configuration of NVIDIA's container toolkit.
