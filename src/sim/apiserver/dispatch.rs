@@ -24,7 +24,7 @@ use super::reviews;
 use super::subresources;
 use super::tokens;
 use super::user::{User, account_groups};
-use super::watch;
+use super::watch::{self, WatchSends};
 use super::write::{Write, Written};
 
 /// The connection must be closed instead of answering.
@@ -47,7 +47,7 @@ pub async fn serve(core: Arc<Core>, http: HttpRequest<Body>) -> Result<Response<
     let request = Request::read(&head.method, &head.uri, &head.headers, user);
     count(&core, &request);
     let (mut drop_after, mut hang_after) = (false, false);
-    let mut silent = false;
+    let mut sends = WatchSends::Events;
     match core.faults.hit(&request) {
         None => {}
         Some(Effect::Answer(code, retry_after)) => {
@@ -58,7 +58,7 @@ pub async fn serve(core: Arc<Core>, http: HttpRequest<Body>) -> Result<Response<
         Some(Effect::DropAfter) => drop_after = true,
         Some(Effect::Hang) => std::future::pending().await,
         Some(Effect::HangAfter) => hang_after = true,
-        Some(Effect::SilentWatch) => silent = true,
+        Some(Effect::SilentWatch) => sends = WatchSends::Nothing,
     }
     // What is moderately too large is read all the same, so that the client hears why it is refused.
     let body = match to_bytes(body, 16 * codec::BODY_LIMIT).await {
@@ -70,7 +70,7 @@ pub async fn serve(core: Arc<Core>, http: HttpRequest<Body>) -> Result<Response<
             forward::authorize(&core, &request)?;
             forward::forward(&core, &pods, &request, &head.headers, head.extensions.remove())
         }),
-        None => answer(&core, &head.method, &request, body, silent),
+        None => answer(&core, &head.method, &request, body, sends),
     };
     let answer = answer.unwrap_or_else(|f| codec::failure(&f));
     if hang_after {
@@ -142,7 +142,7 @@ fn answer(
     method: &Method,
     request: &Request,
     body: Bytes,
-    silent: bool,
+    sends: WatchSends,
 ) -> Result<Response<Body>, Failure> {
     let target = &request.target;
     let registry = core.registry.load_full();
@@ -171,7 +171,7 @@ fn answer(
     if resource.storage.is_empty() {
         return virtual_resource(core, &resource, request, &body);
     }
-    let answer = main_resource(core, &resource, request, &body, silent)?;
+    let answer = main_resource(core, &resource, request, &body, sends)?;
     let write = !matches!(target.verb.as_str(), "get" | "list" | "watch");
     if write && resource.storage == definitions::COLLECTION {
         definitions::serve_all(core, &target.name, &body);
@@ -184,14 +184,14 @@ fn main_resource(
     resource: &Arc<Resource>,
     request: &Request,
     body: &Bytes,
-    silent: bool,
+    sends: WatchSends,
 ) -> Result<Response<Body>, Failure> {
     let target = &request.target;
     let mut write = Write::new(core, resource, request);
     match target.verb.as_str() {
         "get" => read::get(core, resource, request),
         "list" => read::list(core, resource, request),
-        "watch" => watch::watch(core, resource, request, silent),
+        "watch" => watch::watch(core, resource, request, sends),
         "create" => {
             let written = write.create(codec::read(request, body)?)?;
             written_answer(request, resource, &write, &written)

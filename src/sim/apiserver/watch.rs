@@ -15,7 +15,7 @@ use super::events::{from_stored, is_stored_form};
 use super::failure::Failure;
 use super::object::{Object, metadata_mut, typed};
 use super::read::prefix;
-use super::request::Request;
+use super::request::{Query, Request};
 use super::resource::Resource;
 use super::schema::zero_object;
 use super::selectors::{Change, Seen, Selection};
@@ -38,12 +38,20 @@ struct Encoder {
 
 type Chunk = Result<Bytes, std::io::Error>;
 
-/// Starts a watch. `silent` accepts it and never sends anything.
+/// What a watch sends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WatchSends {
+    Events,
+    /// It is accepted, and nothing comes.
+    Nothing,
+}
+
+/// Starts a watch.
 pub fn watch(
     core: &Arc<Core>,
     resource: &Arc<Resource>,
     request: &Request,
-    silent: bool,
+    sends: WatchSends,
 ) -> Result<Response<Body>, Failure> {
     let query = &request.query;
     let form = codec::form(&request.accept)?;
@@ -52,26 +60,13 @@ pub fn watch(
         selection = selection.named(&request.target.name);
     }
     let selection = Arc::new(selection);
-    let version = query.text("resourceVersion");
     let initial = query.flag("sendInitialEvents");
-    if initial && query.text("resourceVersionMatch") != "NotOlderThan" {
-        return Err(Failure::bad_request(
-            "ListOptions.meta.k8s.io \"\" is invalid: resourceVersionMatch: Forbidden: sendInitialEvents requires setting \
-             resourceVersionMatch to NotOlderThan",
-        ));
-    }
-    let number: u64 = if version.is_empty() {
-        0
-    } else {
-        version
-            .parse()
-            .map_err(|_| Failure::bad_request(format!("strconv.ParseUint: parsing \"{version}\": invalid syntax")))?
-    };
+    let number = version(query)?;
     let timeout = query.number("timeoutSeconds").map_or(DEFAULT_TIMEOUT, Duration::from_secs);
     let prefix = prefix(resource, &request.target.namespace);
     let (tx, rx) = mpsc::channel::<Chunk>(64);
     // Without a version, or at 0, and for streaming lists the current state comes first.
-    let state_first = initial || ((version.is_empty() || number == 0) && query.get("sendInitialEvents").is_none());
+    let state_first = initial || (number == 0 && query.get("sendInitialEvents").is_none());
     let from = (!state_first && number > 0).then_some(number);
     let subscription = core.store.subscribe(&resource.storage, &prefix, from, Arc::clone(&selection));
     let encoder = Encoder {
@@ -87,15 +82,7 @@ pub fn watch(
             let _ = tx.try_send(Ok(Bytes::from(format!("{event}\n"))));
         }
         Ok(subscription) => {
-            let state = if state_first {
-                let at = core.store.list(&resource.storage, &prefix, None, Some(subscription.version));
-                // History may have been compacted in between; then the current state is as good.
-                at.or_else(|_| core.store.list(&resource.storage, &prefix, None, None)).ok()
-            } else {
-                None
-            };
-            let mut items: Vec<Arc<Object>> =
-                state.map(|s| s.items.into_iter().map(|(_, o)| o).collect()).unwrap_or_default();
+            let mut items = if state_first { state(core, resource, &prefix, subscription.version) } else { Vec::new() };
             items.retain(|o| selection.matches(&o.value));
             let run = Run {
                 core: Arc::clone(core),
@@ -109,7 +96,7 @@ pub fn watch(
                 // A version from the future: nothing older is of interest.
                 skip_to: from.unwrap_or(0),
                 deadline: Instant::now() + timeout,
-                silent,
+                sends,
             };
             tokio::spawn(run.go(items));
         }
@@ -118,6 +105,30 @@ pub fn watch(
     let mut response = codec::bytes(200, "application/json", Vec::new());
     *response.body_mut() = Body::from_stream(stream);
     Ok(response)
+}
+
+/// The version from which a watch is asked for; 0 where it names none.
+fn version(query: &Query) -> Result<u64, Failure> {
+    if query.flag("sendInitialEvents") && query.text("resourceVersionMatch") != "NotOlderThan" {
+        return Err(Failure::bad_request(
+            "ListOptions.meta.k8s.io \"\" is invalid: resourceVersionMatch: Forbidden: sendInitialEvents requires setting \
+             resourceVersionMatch to NotOlderThan",
+        ));
+    }
+    match query.text("resourceVersion") {
+        "" => Ok(0),
+        version => version
+            .parse()
+            .map_err(|_| Failure::bad_request(format!("strconv.ParseUint: parsing \"{version}\": invalid syntax"))),
+    }
+}
+
+/// All objects at a version.
+fn state(core: &Core, resource: &Resource, prefix: &str, version: u64) -> Vec<Arc<Object>> {
+    let at = core.store.list(&resource.storage, prefix, None, Some(version));
+    // History may have been compacted in between; then the current state is as good.
+    let state = at.or_else(|_| core.store.list(&resource.storage, prefix, None, None)).ok();
+    state.map(|s| s.items.into_iter().map(|(_, o)| o).collect()).unwrap_or_default()
 }
 
 struct Run {
@@ -131,13 +142,13 @@ struct Run {
     last_bookmark: u64,
     skip_to: u64,
     deadline: Instant,
-    silent: bool,
+    sends: WatchSends,
 }
 
 impl Run {
     async fn go(mut self, items: Vec<Arc<Object>>) {
         let mut breaks = self.core.faults.watch_breaks();
-        if self.silent {
+        if self.sends == WatchSends::Nothing {
             tokio::select! {
                 () = self.tx.closed() => {}
                 _ = breaks.changed() => { self.cut().await; }
@@ -154,7 +165,7 @@ impl Run {
         }
         if self.end_mark {
             let version = self.subscription.version;
-            self.bookmark(&mut out, version, true);
+            self.bookmark(&mut out, version, Some("k8s.io/initial-events-end"));
         }
         for change in std::mem::take(&mut self.subscription.backlog) {
             self.write_change(&mut out, &change);
@@ -187,7 +198,7 @@ impl Run {
                         self.write_change(&mut out, &more);
                     }
                     if version != self.last_bookmark {
-                        self.bookmark(&mut out, version, false);
+                        self.bookmark(&mut out, version, None);
                     }
                     if !self.send(&mut out).await { return; }
                     next_bookmark = self.next_bookmark();
@@ -228,13 +239,14 @@ impl Run {
         self.encoder.write(out, seen, &shown);
     }
 
-    fn bookmark(&mut self, out: &mut Vec<u8>, version: u64, end: bool) {
+    /// `mark`: the annotation that it has.
+    fn bookmark(&mut self, out: &mut Vec<u8>, version: u64, mark: Option<&str>) {
         self.last_bookmark = version;
         let resource = &self.encoder.resource;
         let mut value = if resource.custom.is_some() { json!({}) } else { zero_object(&resource.schema) };
         let mut metadata = json!({"resourceVersion": version.to_string()});
-        if end {
-            metadata["annotations"] = json!({"k8s.io/initial-events-end": "true"});
+        if let Some(mark) = mark {
+            metadata["annotations"] = json!({mark: "true"});
         }
         value["metadata"] = metadata;
         let value = self.encoder.shown(&from_stored(resource, &value));
