@@ -88,15 +88,11 @@ struct PodRow {
 }
 
 fn row(pod: &Value) -> PodRow {
-    let status = &pod["status"];
-    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
-    let sidecars: Vec<Value> =
-        list(&pod["spec"]["initContainers"]).into_iter().filter(|c| c["restartPolicy"] == "Always").collect();
-    let is_sidecar = |name: &Value| sidecars.iter().any(|c| c["name"] == *name);
+    let sidecars = list(&pod["spec"]["initContainers"]).iter().filter(|c| is_sidecar(c)).count();
     let mut row = PodRow {
         reason: text(pod, &["status", "phase"]).to_owned(),
         ready: 0,
-        total: list(&pod["spec"]["containers"]).len() + sidecars.len(),
+        total: list(&pod["spec"]["containers"]).len() + sidecars,
         restarts: 0,
         last_restart: None,
     };
@@ -104,57 +100,13 @@ fn row(pod: &Value) -> PodRow {
     if !reason.is_empty() {
         reason.clone_into(&mut row.reason);
     }
-    if list(&status["conditions"]).iter().any(|c| c["type"] == "PodScheduled" && c["reason"] == "SchedulingGated") {
+    let conditions = list(&pod["status"]["conditions"]);
+    if conditions.iter().any(|c| c["type"] == "PodScheduled" && c["reason"] == "SchedulingGated") {
         row.reason = "SchedulingGated".into();
     }
-    let mut initialising = false;
-    let inits = list(&status["initContainerStatuses"]);
-    let count = list(&pod["spec"]["initContainers"]).len();
-    for (index, container) in inits.iter().enumerate() {
-        row.add_restarts(container);
-        let state = &container["state"];
-        let sidecar = is_sidecar(&container["name"]);
-        if sidecar && container["started"] == true {
-            if container["ready"] == true {
-                row.ready += 1;
-            }
-            continue;
-        }
-        if let Some(ended) = state.get("terminated") {
-            if ended["exitCode"] == 0 {
-                continue;
-            }
-            row.reason = format!("Init:{}", ended_word(ended));
-        } else {
-            let waiting = text(state, &["waiting", "reason"]);
-            row.reason = if waiting.is_empty() || waiting == "PodInitializing" {
-                format!("Init:{index}/{count}")
-            } else {
-                format!("Init:{waiting}")
-            };
-        }
-        initialising = true;
-        break;
-    }
-    let all_ready = list(&status["conditions"]).iter().any(|c| c["type"] == "Ready" && c["status"] == "True");
-    if !initialising || all_ready {
-        let mut running = false;
-        for container in list(&status["containerStatuses"]).iter().rev() {
-            row.add_restarts(container);
-            let state = &container["state"];
-            let waiting = text(state, &["waiting", "reason"]);
-            if !waiting.is_empty() {
-                waiting.clone_into(&mut row.reason);
-            } else if let Some(ended) = state.get("terminated") {
-                row.reason = ended_word(ended);
-            } else if container["ready"] == true && state.get("running").is_some() {
-                running = true;
-                row.ready += 1;
-            }
-        }
-        if row.reason == "Completed" && running {
-            row.reason = if all_ready { "Running".into() } else { "NotReady".into() };
-        }
+    let initialising = row.add_init_containers(pod);
+    if !initialising || is_ready(pod) {
+        row.add_containers(pod);
     }
     if deleting(pod) {
         row.reason =
@@ -163,12 +115,75 @@ fn row(pod: &Value) -> PodRow {
     row
 }
 
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map(Vec::as_slice).unwrap_or_default()
+}
+
+fn is_sidecar(container: &Value) -> bool {
+    container["restartPolicy"] == "Always"
+}
+
+fn is_ready(pod: &Value) -> bool {
+    list(&pod["status"]["conditions"]).iter().any(|c| c["type"] == "Ready" && c["status"] == "True")
+}
+
 impl PodRow {
     fn add_restarts(&mut self, container: &Value) {
         self.restarts += container["restartCount"].as_i64().unwrap_or(0);
         let ended = text(container, &["lastState", "terminated", "finishedAt"]);
         if !ended.is_empty() && self.last_restart.as_deref().is_none_or(|last| last < ended) {
             self.last_restart = Some(ended.to_owned());
+        }
+    }
+
+    /// `true` while one of them has to run.
+    fn add_init_containers(&mut self, pod: &Value) -> bool {
+        let all = list(&pod["spec"]["initContainers"]);
+        for (index, container) in list(&pod["status"]["initContainerStatuses"]).iter().enumerate() {
+            self.add_restarts(container);
+            let state = &container["state"];
+            let sidecar = all.iter().any(|c| is_sidecar(c) && c["name"] == container["name"]);
+            if sidecar && container["started"] == true {
+                if container["ready"] == true {
+                    self.ready += 1;
+                }
+                continue;
+            }
+            if let Some(ended) = state.get("terminated") {
+                if ended["exitCode"] == 0 {
+                    continue;
+                }
+                self.reason = format!("Init:{}", ended_word(ended));
+            } else {
+                let waiting = text(state, &["waiting", "reason"]);
+                self.reason = if waiting.is_empty() || waiting == "PodInitializing" {
+                    format!("Init:{index}/{}", all.len())
+                } else {
+                    format!("Init:{waiting}")
+                };
+            }
+            return true;
+        }
+        false
+    }
+
+    fn add_containers(&mut self, pod: &Value) {
+        let mut running = false;
+        for container in list(&pod["status"]["containerStatuses"]).iter().rev() {
+            self.add_restarts(container);
+            let state = &container["state"];
+            let waiting = text(state, &["waiting", "reason"]);
+            if !waiting.is_empty() {
+                waiting.clone_into(&mut self.reason);
+            } else if let Some(ended) = state.get("terminated") {
+                self.reason = ended_word(ended);
+            } else if container["ready"] == true && state.get("running").is_some() {
+                running = true;
+                self.ready += 1;
+            }
+        }
+        if self.reason == "Completed" && running {
+            self.reason = if is_ready(pod) { "Running".into() } else { "NotReady".into() };
         }
     }
 }
