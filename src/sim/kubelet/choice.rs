@@ -113,38 +113,8 @@ pub fn begin(
     aligned: Option<&Ids>,
     rng: &mut fastrand::Rng,
 ) -> Result<Step, Refusal> {
-    let Claim { uid, container, resource, required, running_since_before } = claim;
-    let held = devices.grants.ids(uid, container, resource);
-    if let Some(held) = held.as_ref().filter(|held| held.len() != required) {
-        return Err(Refusal::Changed {
-            uid: uid.to_owned(),
-            container: container.to_owned(),
-            resource: resource.to_owned(),
-            held: held.len(),
-            required,
-        });
-    }
-    if running_since_before {
-        return Ok(Step::Nothing);
-    }
-    // Health is judged before "nothing is needed": a held device that is gone must not be replayed.
-    let Some(health) = devices.health.get(resource) else {
-        return Err(Refusal::Unregistered(resource.to_owned()));
-    };
-    if health.healthy.is_empty() {
-        return Err(Refusal::NoneHealthy(resource.to_owned()));
-    }
-    if let Some(held) = held {
-        return if held.is_subset(&health.healthy) {
-            Ok(Step::Nothing)
-        } else {
-            Err(Refusal::NoLongerHealthy(resource.to_owned()))
-        };
-    }
-    if required == 0 {
-        return Ok(Step::Nothing);
-    }
-    let healthy = health.healthy.clone();
+    let Some(healthy) = to_serve(devices, claim)? else { return Ok(Step::Nothing) };
+    let Claim { resource, required, .. } = claim;
     let mut chosen = Vec::new();
     take(devices, resource, &mut chosen, required, reusable, rng);
     if chosen.len() == required {
@@ -179,6 +149,36 @@ pub fn begin(
         offered,
         must_include,
     }))
+}
+
+/// The healthy devices for a claim that needs some; `None` where nothing is to be done.
+fn to_serve(devices: &Devices, claim: Claim<'_>) -> Result<Option<Ids>, Refusal> {
+    let Claim { uid, container, resource, required, running_since_before } = claim;
+    let held = devices.grants.ids(uid, container, resource);
+    if let Some(held) = held.as_ref().filter(|held| held.len() != required) {
+        return Err(Refusal::Changed {
+            uid: uid.to_owned(),
+            container: container.to_owned(),
+            resource: resource.to_owned(),
+            held: held.len(),
+            required,
+        });
+    }
+    if running_since_before {
+        return Ok(None);
+    }
+    // Health is judged before "nothing is needed": a held device that is gone must not be replayed.
+    let Some(health) = devices.health.get(resource) else {
+        return Err(Refusal::Unregistered(resource.to_owned()));
+    };
+    if health.healthy.is_empty() {
+        return Err(Refusal::NoneHealthy(resource.to_owned()));
+    }
+    match held {
+        Some(held) if held.is_subset(&health.healthy) => Ok(None),
+        Some(_) => Err(Refusal::NoLongerHealthy(resource.to_owned())),
+        None => Ok((required > 0).then(|| health.healthy.clone())),
+    }
 }
 
 /// Second half: the preferred ids first (unknown ones are ignored), then any.
