@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::core::Core;
 use super::delete::{self, DeleteOptions};
 use super::failure::{Cause, Failure, success};
-use super::object::{deleting, key, meta, metadata_mut, text};
+use super::object::{Object, deleting, key, meta, metadata_mut, text};
 use super::policies::Asked;
 use super::request::Request;
 use super::resource::Resource;
@@ -36,35 +36,7 @@ pub fn bind(core: &Core, pods: &Resource, request: &Request, name: &str, binding
     let key = key(namespace, name);
     loop {
         let live = core.store.get(&pods.storage, &key).ok_or_else(|| Failure::not_found(pods, name))?;
-        let storage_error = |why: String| {
-            let text = format!(
-                "StorageError: invalid object, Code: 4, Key: /registry/pods{key}, ResourceVersion: 0, \
-                 AdditionalErrorMsg: Precondition failed: {why}"
-            );
-            Failure::conflict(pods, "pods", name, &text)
-        };
-        let (uid, found) = (meta(binding, "uid"), meta(&live.value, "uid"));
-        if !uid.is_empty() && uid != found {
-            return Err(storage_error(format!("UID in precondition: {uid}, UID in object meta: {found}")));
-        }
-        let version = meta(binding, "resourceVersion");
-        if !version.is_empty() && version != live.version.to_string() {
-            return Err(storage_error(format!(
-                "ResourceVersion in precondition: {version}, ResourceVersion in object meta: {}",
-                live.version
-            )));
-        }
-        let refused = |why: String| Failure::conflict(pods, "pods/binding", name, &why);
-        if deleting(&live.value) {
-            return Err(refused(format!("pod {name} is being deleted, cannot be assigned to a host")));
-        }
-        let node = text(&live.value, &["spec", "nodeName"]);
-        if !node.is_empty() {
-            return Err(refused(format!("pod {name} is already assigned to node \"{node}\"")));
-        }
-        if live.value["spec"]["schedulingGates"].as_array().is_some_and(|g| !g.is_empty()) {
-            return Err(refused(format!("pod {name} has non-empty .spec.schedulingGates")));
-        }
+        check_bindable(pods, binding, (name, &key), &live)?;
         let mut value = live.value.clone();
         value["spec"]["nodeName"] = json!(target);
         if let Some(annotations) = binding["metadata"]["annotations"].as_object().filter(|a| !a.is_empty()) {
@@ -81,6 +53,40 @@ pub fn bind(core: &Core, pods: &Resource, request: &Request, name: &str, binding
             return Ok(success(None, Some(201)));
         }
     }
+}
+
+/// Refuses what the binding does not mean, and a pod that has a node or may not have one.
+fn check_bindable(pods: &Resource, binding: &Value, (name, key): (&str, &str), live: &Object) -> Result<(), Failure> {
+    let storage_error = |why: String| {
+        let text = format!(
+            "StorageError: invalid object, Code: 4, Key: /registry/pods{key}, ResourceVersion: 0, \
+             AdditionalErrorMsg: Precondition failed: {why}"
+        );
+        Failure::conflict(pods, "pods", name, &text)
+    };
+    let (uid, found) = (meta(binding, "uid"), meta(&live.value, "uid"));
+    if !uid.is_empty() && uid != found {
+        return Err(storage_error(format!("UID in precondition: {uid}, UID in object meta: {found}")));
+    }
+    let version = meta(binding, "resourceVersion");
+    if !version.is_empty() && version != live.version.to_string() {
+        return Err(storage_error(format!(
+            "ResourceVersion in precondition: {version}, ResourceVersion in object meta: {}",
+            live.version
+        )));
+    }
+    let refused = |why: String| Failure::conflict(pods, "pods/binding", name, &why);
+    if deleting(&live.value) {
+        return Err(refused(format!("pod {name} is being deleted, cannot be assigned to a host")));
+    }
+    let node = text(&live.value, &["spec", "nodeName"]);
+    if !node.is_empty() {
+        return Err(refused(format!("pod {name} is already assigned to node \"{node}\"")));
+    }
+    if live.value["spec"]["schedulingGates"].as_array().is_some_and(|g| !g.is_empty()) {
+        return Err(refused(format!("pod {name} has non-empty .spec.schedulingGates")));
+    }
+    Ok(())
 }
 
 /// Lets admission policies judge a body, of a kind of version `v1`, that is posted for a pod.
