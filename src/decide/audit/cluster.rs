@@ -11,25 +11,14 @@ use crate::devices::Held;
 use crate::handoff::assignment::{delivers, kind_of};
 use crate::lock::{DaemonState, Delay, LockAge};
 use crate::pod::HandoffPod;
-use crate::world::{Node, Place, Stock, World, still_used};
+use crate::world::{Node, Place, Pod, Stock, World, still_used};
 use baton_contract::{ContainerDevices, DeviceAllocation, DeviceId, LockRead};
 
 /// Checks a world that was just read from a cluster: [`check`]; bound pods' assignments are complete; every lock says
 /// whose it is, and none stands for longer than `lock_ends` (by the reader's clock `wall`).
 pub fn check_cluster(world: &World, wall: Timestamp, lock_ends: Duration) -> Vec<Violation> {
     let mut found = check(world);
-    for pod in world.pods() {
-        let Place::Bound(id) = pod.place else { continue };
-        let Some(node) = world.node(id) else { continue };
-        let handoff = &pod.facts.handoff;
-        // Only our schedulers and those that speak our protocol note when they bound; others' pods are served without one.
-        if handoff.assignment.bind_timestamp.is_none() || !handoff.asks_for_devices() {
-            continue;
-        }
-        if let Err(why) = is_complete(handoff, node) {
-            found.push(Violation::Assignment { pod: pod.key().to_string(), node: node.name.clone(), why });
-        }
-    }
+    found.extend(world.pods().filter_map(|pod| check_assignment(world, pod)));
     for (_, node) in world.mentioned() {
         for (uid, held) in node.exceptions.iter() {
             let known = world.pod_id(uid).and_then(|id| world.pod(id));
@@ -61,28 +50,43 @@ pub fn check_cluster(world: &World, wall: Timestamp, lock_ends: Duration) -> Vec
             found.push(Violation::Cordons { node: node.name.clone(), why: why.to_owned() });
         }
     }
-    for node in world.locked().filter_map(|id| world.node(id)) {
-        match &node.lock.read {
-            LockRead::Free => {}
-            LockRead::Malformed { raw } => {
-                found.push(Violation::MalformedLock { node: node.name.clone(), value: raw.clone() });
-            }
-            LockRead::Held { value, raw } => {
-                let age = LockAge::of(value, wall);
-                if age.distance() > lock_ends {
-                    let delay = world.holder_delay(node, wall);
-                    let why = delay.map(|delay| format!("pod {} is {delay}; look: {}", delay.holder, delay.look()));
-                    let holder = world.lock_pod(node, wall).map(|pod| pod.to_string());
-                    let (node, value, seconds) = (node.name.clone(), raw.clone(), age.distance().as_secs());
-                    found.push(match age {
-                        LockAge::Since(_) => Violation::Lock { node, value, holder, seconds, why },
-                        LockAge::Ahead(_) => Violation::LockAhead { node, value, holder, seconds },
-                    });
-                }
-            }
-        }
-    }
+    let locked = world.locked().filter_map(|id| world.node(id));
+    found.extend(locked.filter_map(|node| check_lock(world, node, wall, lock_ends)));
     found
+}
+
+fn check_assignment(world: &World, pod: &Pod) -> Option<Violation> {
+    let Place::Bound(id) = pod.place else { return None };
+    let node = world.node(id)?;
+    let handoff = &pod.facts.handoff;
+    // Only our schedulers and those that speak our protocol note when they bound; others' pods are served without one.
+    if handoff.assignment.bind_timestamp.is_none() || !handoff.asks_for_devices() {
+        return None;
+    }
+    let why = is_complete(handoff, node).err()?;
+    Some(Violation::Assignment { pod: pod.key().to_string(), node: node.name.clone(), why })
+}
+
+fn check_lock(world: &World, node: &Node, wall: Timestamp, lock_ends: Duration) -> Option<Violation> {
+    let (value, raw) = match &node.lock.read {
+        LockRead::Free => return None,
+        LockRead::Malformed { raw } => {
+            return Some(Violation::MalformedLock { node: node.name.clone(), value: raw.clone() });
+        }
+        LockRead::Held { value, raw } => (value, raw),
+    };
+    let age = LockAge::of(value, wall);
+    if age.distance() <= lock_ends {
+        return None;
+    }
+    let delay = world.holder_delay(node, wall);
+    let why = delay.map(|delay| format!("pod {} is {delay}; look: {}", delay.holder, delay.look()));
+    let holder = world.lock_pod(node, wall).map(|pod| pod.to_string());
+    let (node, value, seconds) = (node.name.clone(), raw.clone(), age.distance().as_secs());
+    Some(match age {
+        LockAge::Since(_) => Violation::Lock { node, value, holder, seconds, why },
+        LockAge::Ahead(_) => Violation::LockAhead { node, value, holder, seconds },
+    })
 }
 
 /// Locks that stand for longer than a kubelet is busy, and not yet for `lock_ends`, or whose time is in the future by no more.
