@@ -317,23 +317,8 @@ impl AgentOptions {
                 return bad(option, format!("{} is not absolute", path.display()));
             }
         }
-        let name = &self.rdma_vf_resource;
-        if !name.is_empty() {
-            let qualified = name
-                .split_once('/')
-                .is_some_and(|(domain, _)| domain.contains('.') && !domain.ends_with("kubernetes.io"));
-            if !qualified || check_annotation_key("resource name", name).is_err() {
-                return bad(
-                    "--rdma-vf-resource",
-                    format!("{name:?} is no extended resource; expected domain/name, say example.com/rdma-vf"),
-                );
-            }
-            if key::is_device_resource(name) {
-                return bad(
-                    "--rdma-vf-resource",
-                    format!("{name} has another meaning; take a name of your own domain"),
-                );
-            }
+        if !self.rdma_vf_resource.is_empty() {
+            named("--rdma-vf-resource", check_vf_resource(&self.rdma_vf_resource))?;
         }
         let digest = &self.hami_core_sha256;
         if !digest.is_empty() && (digest.len() != 64 || !digest.bytes().all(|byte| byte.is_ascii_hexdigit())) {
@@ -430,6 +415,18 @@ impl XidOptions {
         };
         self.actions.iter().map(read).collect()
     }
+}
+
+fn check_vf_resource(name: &str) -> Result<(), String> {
+    let qualified =
+        name.split_once('/').is_some_and(|(domain, _)| domain.contains('.') && !domain.ends_with("kubernetes.io"));
+    if !qualified || check_annotation_key("resource name", name).is_err() {
+        return Err(format!("{name:?} is no extended resource; expected domain/name, say example.com/rdma-vf"));
+    }
+    if key::is_device_resource(name) {
+        return Err(format!("{name} has another meaning; take a name of your own domain"));
+    }
+    Ok(())
 }
 
 fn is_cdi_class(text: &str) -> bool {
