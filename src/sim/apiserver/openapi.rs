@@ -90,16 +90,7 @@ fn describe(
         if resource.group.is_empty() { "/api/v1".to_owned() } else { format!("/apis/{}", resource.api_version()) };
     let scope = if resource.namespaced { "/namespaces/{namespace}" } else { "" };
     let collection = format!("{root}{scope}/{}", resource.plural);
-    let component = match &resource.custom {
-        Some(custom) => {
-            let name = format!("{}.{}.{}", reversed(&resource.group), resource.version, resource.kind);
-            let mut schema = custom.schema.clone();
-            schema["x-kubernetes-group-version-kind"] = json!([gvk]);
-            schemas.insert(name.clone(), schema);
-            name
-        }
-        None => type_name(&resource.group, &resource.version, &resource.kind),
-    };
+    let component = component(resource, &gvk, schemas);
     if resource.custom.is_none() {
         wanted.insert(component.clone());
     }
@@ -145,6 +136,18 @@ fn describe(
         schema["x-kubernetes-group-version-kind"] = json!([gvk]);
         schemas.insert(component, rewritten(schema));
     }
+}
+
+/// The name of the schema of a kind; that of a custom one is entered.
+fn component(resource: &Resource, gvk: &Value, schemas: &mut Map<String, Value>) -> String {
+    let Some(custom) = &resource.custom else {
+        return type_name(&resource.group, &resource.version, &resource.kind);
+    };
+    let name = format!("{}.{}.{}", reversed(&resource.group), resource.version, resource.kind);
+    let mut schema = custom.schema.clone();
+    schema["x-kubernetes-group-version-kind"] = json!([gvk]);
+    schemas.insert(name.clone(), schema);
+    name
 }
 
 fn reversed(group: &str) -> String {

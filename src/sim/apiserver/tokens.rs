@@ -23,6 +23,24 @@ const LIFETIME: i64 = 3600;
 /// Fewest seconds of a token.
 const SHORTEST: i64 = 600;
 
+/// The fields of a request for a token of a service account.
+fn read(kind: &Resource, namespace: &str, name: &str, body: Value) -> Result<Value, Failure> {
+    let schema = schema::builtin_schema(&kind.group, &kind.version, &kind.kind);
+    let misfit = |why: schema::Mismatch| {
+        Failure::bad_request(format!("TokenRequest in version \"v1\" cannot be handled as a TokenRequest: {why}"))
+    };
+    let value = schema::decode(&schema, body).map_err(misfit)?.value;
+    for (field, wanted) in [("name", name), ("namespace", namespace)] {
+        let given = meta(&value, field);
+        if !given.is_empty() && given != wanted {
+            let why = format!("must match the service account {field} if specified");
+            let cause = Cause::invalid(format!("metadata.{field}"), &json!(given), &why);
+            return Err(Failure::invalid(kind, name, &[cause]));
+        }
+    }
+    Ok(value)
+}
+
 /// A new token of a service account, bound to a pod or a node where the request says so.
 pub fn request(core: &Core, accounts: &Resource, request: &Request, body: Value) -> Result<Value, Failure> {
     let (namespace, name) = (&request.target.namespace, request.target.name.as_str());
@@ -32,19 +50,7 @@ pub fn request(core: &Core, accounts: &Resource, request: &Request, body: Value)
         kind: "TokenRequest".to_owned(),
         ..accounts.clone()
     };
-    let schema = schema::builtin_schema(&kind.group, &kind.version, &kind.kind);
-    let misfit = |why: schema::Mismatch| {
-        Failure::bad_request(format!("TokenRequest in version \"v1\" cannot be handled as a TokenRequest: {why}"))
-    };
-    let mut value = schema::decode(&schema, body).map_err(misfit)?.value;
-    for (field, wanted) in [("name", name), ("namespace", namespace.as_str())] {
-        let given = meta(&value, field);
-        if !given.is_empty() && given != wanted {
-            let why = format!("must match the service account {field} if specified");
-            let cause = Cause::invalid(format!("metadata.{field}"), &json!(given), &why);
-            return Err(Failure::invalid(&kind, name, &[cause]));
-        }
-    }
+    let mut value = read(&kind, namespace, name, body)?;
     let account =
         core.store.get(&accounts.storage, &key(namespace, name)).ok_or_else(|| Failure::not_found(accounts, name))?;
     let metadata = metadata_mut(&mut value);

@@ -271,6 +271,22 @@ impl<'a> Write<'a> {
         }
     }
 
+    /// Refuses another uid than that of the object.
+    fn check_uid(&self, value: &Value, current: &Value) -> Result<(), Failure> {
+        let (resource, name, found) = (self.resource, meta(current, "name"), meta(current, "uid"));
+        let uid = value["metadata"]["uid"].as_str().filter(|uid| !uid.is_empty() && *uid != found);
+        // The status of a custom object takes nothing from the metadata: there, another uid is dropped without a word.
+        let uid = uid.filter(|_| resource.custom.is_none() || self.request.target.subresource != "status");
+        let Some(uid) = uid else { return Ok(()) };
+        // Only a PUT makes a precondition of it; a patch would change what cannot change.
+        if self.replaces {
+            let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {found}");
+            return Err(Failure::conflict(resource, &resource.plural, name, &why));
+        }
+        let cause = Cause::invalid("metadata.uid", &json!(uid), "field is immutable");
+        Err(Failure::invalid(resource, name, &[cause]))
+    }
+
     fn try_update(
         &mut self,
         key: &str,
@@ -282,18 +298,7 @@ impl<'a> Write<'a> {
         let resource = self.resource;
         let name = meta(current, "name").to_owned();
         let Made { mut value, record, pinned } = made;
-        let uid = value["metadata"]["uid"].as_str().filter(|uid| !uid.is_empty() && *uid != meta(current, "uid"));
-        // The status of a custom object takes nothing from the metadata: there, another uid is dropped without a word.
-        if let Some(uid) = uid.filter(|_| resource.custom.is_none() || self.request.target.subresource != "status") {
-            // Only a PUT makes a precondition of it; a patch would change what cannot change.
-            if self.replaces {
-                let found = meta(current, "uid");
-                let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {found}");
-                return Err(Failure::conflict(resource, &resource.plural, &name, &why));
-            }
-            let cause = Cause::invalid("metadata.uid", &json!(uid), "field is immutable");
-            return Err(Failure::invalid(resource, &name, &[cause]));
-        }
+        self.check_uid(&value, current)?;
         if let Some(version) = pinned
             && version != live.version.to_string()
         {

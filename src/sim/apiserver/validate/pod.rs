@@ -107,33 +107,32 @@ fn extended(name: &str) -> bool {
     name.contains('/') && !name.starts_with("kubernetes.io/") && !name.contains(".kubernetes.io/")
 }
 
+/// A limit or request.
+fn amount(at: &str, kind: &str, (name, value): (&str, &Value), causes: &mut Vec<Cause>) {
+    let field = format!("{at}.{kind}.{name}");
+    let text = value.as_str().unwrap_or_default();
+    let Some(nano) = quantity::parse(text) else { return };
+    let native = matches!(name, "cpu" | "memory" | "ephemeral-storage") || name.starts_with("hugepages-");
+    if !name.contains('/') && !native {
+        for why in
+            ["must be a standard resource type or fully qualified", "must be a standard resource for containers"]
+        {
+            causes.push(Cause::invalid(format!("{at}.{kind}[{name}]"), &json!(name), why));
+        }
+    }
+    if nano < 0 {
+        causes.push(Cause::invalid(field, value, "must be greater than or equal to 0"));
+    } else if extended(name) && nano % 1_000_000_000 != 0 {
+        causes.push(Cause::invalid(field, value, "must be an integer"));
+    }
+}
+
 fn resources(resources: &Value, at: &str, causes: &mut Vec<Cause>) {
     let map = |key: &str| resources[key].as_object().cloned().unwrap_or_default();
     let (limits, requests) = (map("limits"), map("requests"));
     for (kind, list) in [("limits", &limits), ("requests", &requests)] {
-        for (name, amount) in list {
-            let field = format!("{at}.{kind}.{name}");
-            let text = amount.as_str().unwrap_or_default();
-            let Some(nano) = quantity::parse(text) else { continue };
-            let native =
-                matches!(name.as_str(), "cpu" | "memory" | "ephemeral-storage") || name.starts_with("hugepages-");
-            if !name.contains('/') && !native {
-                causes.push(Cause::invalid(
-                    format!("{at}.{kind}[{name}]"),
-                    &json!(name),
-                    "must be a standard resource type or fully qualified",
-                ));
-                causes.push(Cause::invalid(
-                    format!("{at}.{kind}[{name}]"),
-                    &json!(name),
-                    "must be a standard resource for containers",
-                ));
-            }
-            if nano < 0 {
-                causes.push(Cause::invalid(field, amount, "must be greater than or equal to 0"));
-            } else if extended(name) && nano % 1_000_000_000 != 0 {
-                causes.push(Cause::invalid(field, amount, "must be an integer"));
-            }
+        for (name, value) in list {
+            amount(at, kind, (name, value), causes);
         }
     }
     for (name, request) in &requests {
