@@ -27,7 +27,7 @@ use super::nic_reads::{NicReads, PortReads, ReadPorts};
 use super::node_device::{DeviceHealth, NodeDevice};
 use super::node_handoff::HeldDevices;
 use super::offer::{InUse, Unseen, configured, offers};
-use super::options::AgentOptions;
+use super::options::{AgentOptions, AgentTimings};
 use super::scan::{self, MachineScan, ScanQueue, ScanRequest, ScanResult};
 use super::shares::ShareGuard;
 use super::which_nics::WhichNics;
@@ -116,6 +116,13 @@ struct Due {
     shares: Instant,
 }
 
+impl Due {
+    fn of(timings: &AgentTimings, scan_period: Duration) -> Self {
+        let (scan, poll) = (tick(scan_period), tick(timings.health_poll));
+        Self { scan, ports: poll, poll, probe: tick(timings.recovery_probe), shares: poll }
+    }
+}
+
 impl DeviceReconciler {
     /// Takes the first look at the machine as it is. CDI files stand and the lists are offered when this returns.
     pub fn start(context: ReconcilerContext, plugins: ResourcePlugins, first: MachineScan) -> Result<Self, AgentError> {
@@ -185,13 +192,7 @@ impl DeviceReconciler {
     /// Runs until something fails that only a new process can mend. Cancel-safe: drop it, then [`DeviceReconciler::finish`].
     pub async fn run(&mut self) -> AgentError {
         let timings = self.context.options.timings;
-        let mut due = Due {
-            scan: tick(self.scan_period()),
-            ports: tick(timings.health_poll),
-            poll: tick(timings.health_poll),
-            probe: tick(timings.recovery_probe),
-            shares: tick(timings.health_poll),
-        };
+        let mut due = Due::of(&timings, self.scan_period());
         let limits_shares = self.shares.isolation != ShareIsolation::None;
         loop {
             let ailing = !self.book.ailing().is_empty();

@@ -134,13 +134,17 @@ async fn campaign(
     }
     leadership.set(Duration::ZERO);
     changed.send_modify(|version| *version += 1);
+    give_away(candidate).await;
+    Ok(())
+}
+
+async fn give_away(mut candidate: LeaseCandidate) {
     if let Err(error) = candidate.release(clock::wall()).await {
         tracing::warn!(
             error = words(&error),
             "the Lease could not be given away; the next leader waits until it expires"
         );
     }
-    Ok(())
 }
 
 /// A campaign beside the work of a daemon.

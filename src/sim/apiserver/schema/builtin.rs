@@ -24,58 +24,29 @@ fn definitions() -> serde_json::Map<String, Value> {
     use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1 as extensions;
     let mut generator = SchemaGenerator::default();
     macro_rules! with {
-        ($($kind:ty),* $(,)?) => {$( let _ = generator.subschema_for::<$kind>(); )*};
+        ($($group:ident::$version:ident: $($kind:ident),*;)*) => {
+            $($( let _ = generator.subschema_for::<api::$group::$version::$kind>(); )*)*
+        };
     }
     with!(
-        api::core::v1::ConfigMap,
-        api::core::v1::Endpoints,
-        api::core::v1::Event,
-        api::core::v1::LimitRange,
-        api::core::v1::Namespace,
-        api::core::v1::Node,
-        api::core::v1::PersistentVolumeClaim,
-        api::core::v1::PersistentVolume,
-        api::core::v1::Pod,
-        api::core::v1::PodTemplate,
-        api::core::v1::ReplicationController,
-        api::core::v1::ResourceQuota,
-        api::core::v1::Secret,
-        api::core::v1::ServiceAccount,
-        api::core::v1::Service,
-        api::core::v1::Binding,
-        api::apps::v1::ControllerRevision,
-        api::apps::v1::DaemonSet,
-        api::apps::v1::Deployment,
-        api::apps::v1::ReplicaSet,
-        api::apps::v1::StatefulSet,
-        api::events::v1::Event,
-        api::batch::v1::CronJob,
-        api::batch::v1::Job,
-        api::policy::v1::PodDisruptionBudget,
-        api::policy::v1::Eviction,
-        api::rbac::v1::ClusterRoleBinding,
-        api::rbac::v1::ClusterRole,
-        api::rbac::v1::RoleBinding,
-        api::rbac::v1::Role,
-        api::storage::v1::CSIDriver,
-        api::storage::v1::CSINode,
-        api::storage::v1::CSIStorageCapacity,
-        api::storage::v1::StorageClass,
-        api::storage::v1::VolumeAttachment,
-        api::admissionregistration::v1::ValidatingAdmissionPolicy,
-        api::admissionregistration::v1::ValidatingAdmissionPolicyBinding,
-        api::authentication::v1::TokenRequest,
-        extensions::CustomResourceDefinition,
-        api::scheduling::v1::PriorityClass,
-        api::coordination::v1::Lease,
-        api::node::v1::RuntimeClass,
-        api::discovery::v1::EndpointSlice,
-        api::resource::v1::DeviceClass,
-        api::resource::v1::ResourceClaim,
-        api::resource::v1::ResourceClaimTemplate,
-        api::resource::v1::ResourceSlice,
-        api::networking::v1::NetworkPolicy,
+        core::v1: ConfigMap, Endpoints, Event, LimitRange, Namespace, Node, PersistentVolumeClaim, PersistentVolume,
+            Pod, PodTemplate, ReplicationController, ResourceQuota, Secret, ServiceAccount, Service, Binding;
+        apps::v1: ControllerRevision, DaemonSet, Deployment, ReplicaSet, StatefulSet;
+        events::v1: Event;
+        batch::v1: CronJob, Job;
+        policy::v1: PodDisruptionBudget, Eviction;
+        rbac::v1: ClusterRoleBinding, ClusterRole, RoleBinding, Role;
+        storage::v1: CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment;
+        admissionregistration::v1: ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding;
+        authentication::v1: TokenRequest;
+        scheduling::v1: PriorityClass;
+        coordination::v1: Lease;
+        node::v1: RuntimeClass;
+        discovery::v1: EndpointSlice;
+        resource::v1: DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice;
+        networking::v1: NetworkPolicy;
     );
+    let _ = generator.subschema_for::<extensions::CustomResourceDefinition>();
     let mut definitions = generator.take_definitions(true);
     for (name, definition) in &mut definitions {
         mark(short(name), definition);
