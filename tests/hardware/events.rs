@@ -67,7 +67,7 @@ fn an_event_before_the_first_scan_is_not_delivered_later() {
 #[test]
 fn a_gpu_without_events_is_named_once_and_the_machine_is_polled() {
     let bench = Bench::new(Shape::Pairs);
-    bench.node.support_events(false).unwrap();
+    bench.node.deliver_no_events().unwrap();
     bench.scan();
     bench.scan();
     let named: Vec<Option<String>> = bench.events.try_iter().map(|event| event.uuid).collect();
@@ -135,7 +135,7 @@ fn a_set_of_events_that_fails_once_is_asked_for_again_and_gpus_polled_till_then(
     bench.scan();
     let polled = bench.events.try_iter().filter(|event| matches!(event.kind, EventKind::Silent(_))).count();
     assert_eq!((polled, bench.provider.listening().len()), (4, 0));
-    bench.node.support_events(true).unwrap();
+    bench.node.deliver_events().unwrap();
     bench.scan();
     assert_eq!(bench.provider.listening().len(), 4);
     assert_eq!(bench.events.try_iter().filter(|event| event.kind == EventKind::Listening).count(), 4);

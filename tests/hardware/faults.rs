@@ -163,7 +163,7 @@ fn a_gpu_that_hangs_at_the_very_first_scan_leaves_the_others_heard() {
 #[test]
 fn an_nvml_that_hangs_as_a_whole_is_not_asked_again_until_it_answers() {
     let bench = Bench::new(Shape::Single);
-    bench.node.wedge_start(true).unwrap();
+    bench.node.wedge_start().unwrap();
     for _ in 0..4 {
         let errors = [bench.try_scan().unwrap_err(), bench.provider.probe(&bench.uuid(0)).unwrap_err()];
         for error in errors {
@@ -171,7 +171,7 @@ fn an_nvml_that_hangs_as_a_whole_is_not_asked_again_until_it_answers() {
         }
     }
     assert_eq!(bench.provider.hanging(), 1, "one thread is lost, however often it is asked");
-    bench.node.wedge_start(false).unwrap();
+    bench.node.release_start().unwrap();
     until("the abandoned start returns", || bench.provider.hanging() == 0);
     assert_eq!(bench.scan().gpus.len(), 1);
 }

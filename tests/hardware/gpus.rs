@@ -111,7 +111,7 @@ fn topology_is_read_once_and_not_at_every_scan() {
 #[test]
 fn memory_that_the_driver_does_not_report_is_unknown_and_not_an_error() {
     let bench = Bench::new(Shape::Hgx);
-    bench.node.support_memory(3, false).unwrap();
+    bench.node.hide_memory(3).unwrap();
     let scan = bench.scan();
     assert_eq!(scan.faults, []);
     assert_eq!(scan.gpus[3].memory_bytes, None);

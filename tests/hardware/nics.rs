@@ -77,11 +77,11 @@ fn port_states_follow_the_link() {
     let sysfs = bench.roots().sysfs_tree().unwrap();
     let state = || rdma::ports(&sysfs, bench.nic_bdf(1)).unwrap()[0].state;
     assert_eq!(state(), PortState::Active);
-    bench.node.set_port(1, false).unwrap();
+    bench.node.port_down(1).unwrap();
     assert_eq!(state(), PortState::Down);
     assert_eq!(bench.machine().nics[1].ports[0].state, PortState::Down);
     assert_eq!(bench.machine().nics[0].ports[0].state, PortState::Active);
-    bench.node.set_port(1, true).unwrap();
+    bench.node.port_up(1).unwrap();
     assert_eq!(state(), PortState::Active);
 }
 

@@ -333,7 +333,7 @@ async fn a_lost_gpu_and_a_link_that_is_down_are_reported() {
     said.has("gpu", "fail", &["fell off the bus", "nvidia-smi"]);
     assert_eq!(said.lines("gpu").iter().filter(|(level, _)| level == "ok").count(), 7);
     let nics = said.lines("rdma").iter().filter(|(level, _)| level == "ok").count();
-    node.machine.set_port(0, false).unwrap();
+    node.machine.port_down(0).unwrap();
     let said = node.doctor(&[]).await;
     let lines = said.lines("rdma");
     assert_eq!(lines.iter().filter(|(level, _)| level == "ok").count(), nics - 1, "one link is down");
@@ -483,7 +483,7 @@ impl Wrong {
             Self::NoNode(gpu) => std::fs::remove_file(machine.dev_root().join(format!("nvidia{gpu}"))).or(Ok(())),
             Self::Question(gpu, function) => machine.fail_question(gpu, function, NvmlReturn::Unknown),
             Self::Minor(gpu, minor) => machine.answer(gpu, &GpuValue::Minor(minor)),
-            Self::Port(nic) => machine.set_port(nic, false),
+            Self::Port(nic) => machine.port_down(nic),
             Self::NoFile(file) => std::fs::remove_file(machine.dev_root().join(file)).or(Ok(())),
             Self::NoDriver => std::fs::remove_file(machine.driver_root().join("usr/lib64/libcuda.so.1"))
                 .and_then(|()| std::fs::remove_file(machine.driver_root().join("usr/lib64/libcuda.so.570.133.20")))

@@ -312,13 +312,13 @@ impl DemoCluster {
             anyhow::Ok(device)
         };
         let gpu = |gpu: usize| within(gpu, node.machine.gpu_uuids().len(), "gpu");
+        let nic = |nic: usize| within(nic, node.machine.nic_addresses().len(), "nic");
         match fault.what {
             FaultKind::Xid(of, xid) => node.machine.xid(gpu(of)?, xid)?,
             FaultKind::Lost(of, true) => node.machine.lose(gpu(of)?)?,
             FaultKind::Lost(of, false) => node.machine.find(gpu(of)?)?,
-            FaultKind::Down(nic, down) => {
-                node.machine.set_port(within(nic, node.machine.nic_addresses().len(), "nic")?, !down)?;
-            }
+            FaultKind::Down(of, true) => node.machine.port_down(nic(of)?)?,
+            FaultKind::Down(of, false) => node.machine.port_up(nic(of)?)?,
             FaultKind::Daemon(true) => {
                 daemon.stays_away = true;
                 daemon.stop().await;

@@ -147,9 +147,14 @@ impl VirtualNode {
         self.set(gpu, device::WEDGED, 0)
     }
 
-    /// Lets the start of NVML hang, or go on.
-    pub fn wedge_start(&self, hangs: bool) -> io::Result<()> {
-        self.library.u32(layout::WEDGE_INIT, u32::from(hangs))
+    /// Lets the start of NVML hang.
+    pub fn wedge_start(&self) -> io::Result<()> {
+        self.library.u32(layout::WEDGE_INIT, 1)
+    }
+
+    /// Lets a start of NVML that hangs go on.
+    pub fn release_start(&self) -> io::Result<()> {
+        self.library.u32(layout::WEDGE_INIT, 0)
     }
 
     /// What every call about a GPU answers; [`NvmlReturn::Success`] ends it.
@@ -194,9 +199,14 @@ impl VirtualNode {
         self.library.u32(layout::CALL_ERROR, answer as u32)
     }
 
-    /// Whether a GPU reports its memory.
-    pub fn support_memory(&self, gpu: usize, supported: bool) -> io::Result<()> {
-        self.set(gpu, device::MEMORY_SUPPORTED, u32::from(supported))
+    /// Lets a GPU not report its memory.
+    pub fn hide_memory(&self, gpu: usize) -> io::Result<()> {
+        self.set(gpu, device::MEMORY_SUPPORTED, 0)
+    }
+
+    /// Lets a GPU report its memory again.
+    pub fn show_memory(&self, gpu: usize) -> io::Result<()> {
+        self.set(gpu, device::MEMORY_SUPPORTED, 1)
     }
 
     /// Lets a GPU report its memory by the first version of the call only, as drivers before R510 do.
@@ -204,9 +214,14 @@ impl VirtualNode {
         self.set(gpu, device::MEMORY_SUPPORTED, 2)
     }
 
-    /// Whether GPUs deliver events at all.
-    pub fn support_events(&self, supported: bool) -> io::Result<()> {
-        self.library.u32(layout::EVENTS_UNSUPPORTED, u32::from(!supported))
+    /// GPUs deliver events.
+    pub fn deliver_events(&self) -> io::Result<()> {
+        self.library.u32(layout::EVENTS_UNSUPPORTED, 0)
+    }
+
+    /// GPUs deliver no events at all.
+    pub fn deliver_no_events(&self) -> io::Result<()> {
+        self.library.u32(layout::EVENTS_UNSUPPORTED, 1)
     }
 
     /// A library that lets events be asked for and then says that it has none.
@@ -282,9 +297,14 @@ impl VirtualNode {
         self.write_gpu(gpu)
     }
 
-    /// Takes the link of a NIC up or down.
-    pub fn set_port(&self, nic: usize, up: bool) -> io::Result<()> {
-        self.nics()[nic].set_port(&self.sysfs, up)
+    /// Takes the link of a NIC up.
+    pub fn port_up(&self, nic: usize) -> io::Result<()> {
+        self.nics()[nic].port_up(&self.sysfs)
+    }
+
+    /// Takes the link of a NIC down.
+    pub fn port_down(&self, nic: usize) -> io::Result<()> {
+        self.nics()[nic].port_down(&self.sysfs)
     }
 
     /// Gives a NIC another kernel name.

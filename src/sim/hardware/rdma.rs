@@ -73,15 +73,23 @@ impl RdmaFunction {
         sysfs.write(&format!("{entry}/hca_type"), "MT4129\n")?;
         sysfs.write(&format!("{entry}/ports/1/link_layer"), "InfiniBand\n")?;
         sysfs.write(&format!("{entry}/ports/1/rate"), "400 Gb/sec (4X NDR)\n")?;
-        self.set_port(sysfs, true)?;
+        self.port_up(sysfs)?;
         sysfs.link(&format!("{entry}/device"), &format!("../../../{}", self.at))?;
         sysfs.link(&format!("class/infiniband/{}", self.ibdev), &format!("../../{entry}"))
     }
 
-    /// Takes the link of port 1 up or down.
-    pub fn set_port(&self, sysfs: &Sysfs, up: bool) -> io::Result<()> {
+    /// Takes the link of port 1 up.
+    pub fn port_up(&self, sysfs: &Sysfs) -> io::Result<()> {
+        self.write_port(sysfs, "4: ACTIVE", "5: LinkUp")
+    }
+
+    /// Takes it down.
+    pub fn port_down(&self, sysfs: &Sysfs) -> io::Result<()> {
+        self.write_port(sysfs, "1: DOWN", "3: Disabled")
+    }
+
+    fn write_port(&self, sysfs: &Sysfs, state: &str, phys: &str) -> io::Result<()> {
         let port = format!("{}/infiniband/{}/ports/1", self.directory, self.ibdev);
-        let (state, phys) = if up { ("4: ACTIVE", "5: LinkUp") } else { ("1: DOWN", "3: Disabled") };
         sysfs.write(&format!("{port}/state"), &format!("{state}\n"))?;
         sysfs.write(&format!("{port}/phys_state"), &format!("{phys}\n"))
     }

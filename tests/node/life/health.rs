@@ -193,7 +193,7 @@ async fn gpus_wait_for_their_fabric_and_are_offered_when_it_has_them() {
 #[tokio::test]
 async fn a_gpu_without_events_is_polled() {
     let node = TestNode::new(NodeSpec::new("polled"));
-    node.machine.support_events(false).unwrap();
+    node.machine.deliver_no_events().unwrap();
     let (_kubelet, daemon) = node.start(NVIDIA_GPU, 8).await;
     node.machine.fault(5, NvmlReturn::GpuIsLost).unwrap();
     node.until(NVIDIA_GPU, 7).await;
@@ -248,9 +248,9 @@ async fn where_a_runtime_makes_the_nodes_their_absence_here_means_nothing() {
 async fn a_link_that_goes_down_takes_its_nic_out_and_three_good_polls_bring_it_back() {
     let node = TestNode::new(NodeSpec::new("link"));
     let (_kubelet, daemon) = node.start(RDMA, 400).await;
-    node.machine.set_port(2, false).unwrap();
+    node.machine.port_down(2).unwrap();
     node.until(RDMA, 300).await;
-    node.machine.set_port(2, true).unwrap();
+    node.machine.port_up(2).unwrap();
     node.until(RDMA, 400).await;
     node.until(NVIDIA_GPU, 8).await;
     daemon.stop().await;
@@ -376,7 +376,7 @@ async fn an_nvml_that_hangs_takes_every_gpu_out_and_no_nic_until_it_answers() {
     let (_kubelet, daemon) = node.start(NVIDIA_GPU, 8).await;
     (0..8).for_each(|gpu| node.machine.wedge(gpu).unwrap());
     node.until(NVIDIA_GPU, 0).await;
-    node.machine.set_port(2, false).unwrap();
+    node.machine.port_down(2).unwrap();
     node.until(RDMA, 300).await;
     assert!(daemon.runs(), "a process with a call that hangs in the kernel could not end, nor let another one begin");
     (0..8).for_each(|gpu| node.machine.release(gpu).unwrap());

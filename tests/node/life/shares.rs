@@ -12,7 +12,7 @@ use super::test_node::{TestNode, until};
 #[tokio::test]
 async fn a_node_with_a_gpu_of_unknown_memory_serves_no_shares_where_they_have_limits() {
     let mut node = TestNode::new(NodeSpec::new("unknown-memory"));
-    node.machine.support_memory(3, false).unwrap();
+    node.machine.hide_memory(3).unwrap();
     node.options.share_isolation = ShareIsolation::Mps;
     node.options.mps_root = node.path("mps");
     let pipe = node.path("mps/nvidia.com/gpu/pipe");
@@ -22,7 +22,7 @@ async fn a_node_with_a_gpu_of_unknown_memory_serves_no_shares_where_they_have_li
     let (cluster, daemon) = reporting(&mut node).await;
     let why = || Some(cluster.condition("SharesUnavailable")?["message"].as_str().unwrap().to_owned());
     until("the Device object says it", || why().is_some_and(|why| why.contains("how much memory"))).await;
-    node.machine.support_memory(3, true).unwrap();
+    node.machine.show_memory(3).unwrap();
     until("it is over", || cluster.device().is_some() && why().is_none()).await;
     daemon.stop().await;
 }
