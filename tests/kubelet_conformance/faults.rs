@@ -108,7 +108,7 @@ async fn forced_choices_reach_the_plugin() {
     assert_eq!(asked["available"], json!(["gpu-0", "gpu-1"]));
     assert_eq!(node.held("a"), BTreeSet::from(["gpu-1".to_owned()]));
     node.kubelet.controls().force_affinity(GPU, None);
-    node.kubelet.controls().skip_preferred_allocation(true);
+    node.kubelet.controls().skip_preferred_allocation();
     node.create_simple("b", 1).await;
     node.phase("b", "Running").await;
     assert_eq!(node.calls("GetPreferredAllocation"), 1);

@@ -328,9 +328,13 @@ impl World {
             }
             Act::RuntimeStops => self.kubelet.stop_runtime(),
             Act::RuntimeStarts => self.kubelet.start_runtime(),
-            Act::CutOff | Act::ComesBack => {
-                self.kubelet.controls().cut_off(act == Act::CutOff);
-                self.cut.send_replace(act == Act::CutOff);
+            Act::CutOff => {
+                self.kubelet.controls().cut_off();
+                self.cut.send_replace(true);
+            }
+            Act::ComesBack => {
+                self.kubelet.controls().reconnect();
+                self.cut.send_replace(false);
             }
             Act::Thaw(name) => assert!(self.kubelet.thaw(&self.uids[&name]), "{name} runs"),
             Act::Nothing => {}

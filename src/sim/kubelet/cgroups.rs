@@ -44,10 +44,10 @@ impl CgroupLayout {
     }
 
     /// The file that tells whether anything is inside, and what it says.
-    fn file(self, occupied: bool) -> (&'static str, String) {
+    fn file(self, processes: u32) -> (&'static str, String) {
         match self {
-            Self::V1 => ("pids.current", format!("{}\n", if occupied { 2 } else { 0 })),
-            Self::V2 | Self::V2Systemd => ("cgroup.events", format!("populated {}\nfrozen 0\n", u8::from(occupied))),
+            Self::V1 => ("pids.current", format!("{processes}\n")),
+            Self::V2 | Self::V2Systemd => ("cgroup.events", format!("populated {}\nfrozen 0\n", processes.min(1))),
         }
     }
 }
@@ -94,16 +94,25 @@ impl Cgroups {
     fn put(&self, root: &Path, aside: PathBuf, dir: &Path) -> io::Result<()> {
         std::fs::create_dir_all(dir.parent().unwrap_or(root))?;
         std::fs::create_dir(&aside)?;
-        let (file, content) = self.layout.file(false);
+        let (file, content) = self.layout.file(0);
         std::fs::write(aside.join(file), content)?;
         std::fs::rename(aside, dir)
     }
 
-    /// Says whether anything is in a pod's directory.
-    pub fn set_occupied(&self, uid: &str, occupied: bool) {
+    /// Processes are in a pod's directory.
+    pub fn occupy(&self, uid: &str) {
+        self.set_processes(uid, 2);
+    }
+
+    /// None is any more.
+    pub fn vacate(&self, uid: &str) {
+        self.set_processes(uid, 0);
+    }
+
+    fn set_processes(&self, uid: &str, processes: u32) {
         let made = locked(&self.made);
         let Some(dir) = made.pods.get(uid) else { return };
-        let (file, content) = self.layout.file(occupied);
+        let (file, content) = self.layout.file(processes);
         let temporary = dir.join(".writing");
         let written = std::fs::write(&temporary, content).and_then(|()| std::fs::rename(&temporary, dir.join(file)));
         said("write", dir, written);
@@ -190,7 +199,7 @@ mod tests {
             let file = root.path().join(dir).join(file);
             let empty = std::fs::read_to_string(&file).unwrap();
             assert!(empty.starts_with("populated 0") || empty == "0\n", "{empty}");
-            cgroups.set_occupied(uid, true);
+            cgroups.occupy(uid);
             assert_eq!(std::fs::read_to_string(&file).unwrap(), content);
             assert_eq!(cgroups.dir(uid), Some(root.path().join(dir)));
             cgroups.remove(uid);

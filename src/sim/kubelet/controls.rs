@@ -42,8 +42,8 @@ struct Forced {
 
 impl Controls {
     /// Never asks plugins for preferred devices, as kubelets before that call existed.
-    pub fn skip_preferred_allocation(&self, skip: bool) {
-        locked(&self.forced).skip_preferred = skip;
+    pub fn skip_preferred_allocation(&self) {
+        locked(&self.forced).skip_preferred = true;
     }
 
     /// Waits this long before each admission.
@@ -66,9 +66,14 @@ impl Controls {
         self.pod_resources.send_replace(mode);
     }
 
-    /// Cuts the kubelet off from the API server, or brings it back: then it lists again.
-    pub fn cut_off(&self, cut: bool) {
-        self.cut.send_replace(cut);
+    /// Cuts the kubelet off from the API server.
+    pub fn cut_off(&self) {
+        self.cut.send_replace(true);
+    }
+
+    /// Brings it back: it lists again.
+    pub fn reconnect(&self) {
+        self.cut.send_replace(false);
     }
 
     /// How long each Allocate call took since this was last asked, in order.

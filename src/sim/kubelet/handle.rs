@@ -154,12 +154,12 @@ impl Kubelet {
 
     /// Puts a pod's processes into a sleep that no signal reaches: they cannot be killed. Returns whether any runs.
     pub fn freeze(&self, uid: &str) -> bool {
-        self.runtime.set_frozen(uid, true) > 0
+        self.runtime.freeze(uid) > 0
     }
 
     /// Wakes a pod's processes: signals that came meanwhile reach them now. Returns whether any runs.
     pub fn thaw(&self, uid: &str) -> bool {
-        self.runtime.set_frozen(uid, false) > 0
+        self.runtime.thaw(uid) > 0
     }
 
     /// Stops the container runtime. Processes go on; none is started, stopped or listed.
@@ -203,7 +203,7 @@ impl Kubelet {
         self.write_boot()?;
         let Some(uid) = &self.options.daemon_uid else { return Ok(()) };
         self.runtime.cgroups.make(uid, "Burstable");
-        self.runtime.cgroups.set_occupied(uid, true);
+        self.runtime.cgroups.occupy(uid);
         let Some(root) = &self.options.proc_root else { return Ok(()) };
         let dir = root.join("self");
         std::fs::create_dir_all(&dir).map_err(KubeletError::io("create", &dir))?;

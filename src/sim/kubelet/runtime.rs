@@ -163,7 +163,7 @@ impl Runtime {
         }
         sandbox.ready = true;
         sandbox.started_here.clear();
-        self.cgroups.set_occupied(uid, true);
+        self.cgroups.occupy(uid);
     }
 
     /// Starts a container.
@@ -221,11 +221,16 @@ impl Runtime {
         self.changing(|inner| inner.change(uid, None, |instance| instance.stop(now, grace)));
     }
 
-    /// Lets no signal reach a pod's processes, or lets all that came reach them. Returns how many run.
-    pub fn set_frozen(&self, uid: &str, frozen: bool) -> usize {
+    /// Lets no signal reach a pod's processes. Returns how many run.
+    pub fn freeze(&self, uid: &str) -> usize {
         let now = clock::mono();
-        let change = |instance: &mut Instance| if frozen { instance.freeze(now) } else { instance.thaw(now) };
-        self.changing(|inner| inner.change(uid, None, change))
+        self.changing(|inner| inner.change(uid, None, |instance| instance.freeze(now)))
+    }
+
+    /// Lets all signals that came reach them. Returns how many run.
+    pub fn thaw(&self, uid: &str) -> usize {
+        let now = clock::mono();
+        self.changing(|inner| inner.change(uid, None, |instance| instance.thaw(now)))
     }
 
     /// No stop waits to kill a process any more.
@@ -286,7 +291,7 @@ impl Runtime {
         if let Some(sandbox) = locked(&self.inner).sandboxes.get_mut(uid) {
             sandbox.ready = false;
         }
-        self.cgroups.set_occupied(uid, false);
+        self.cgroups.vacate(uid);
     }
 
     /// Forgets a pod that is gone.

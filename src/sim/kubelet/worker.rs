@@ -118,19 +118,17 @@ impl Worker {
         }
         // While a plugin took its time, something else came up for the pod: it is looked at again at once.
         changed |= refused && clock::mono().saturating_sub(now) > periods.scaled(periods.sync_backoff);
-        let pause = Self::pause(machine, pod, changed, failed);
+        let period = if failed { periods.sync_backoff } else { periods.resync };
+        let pause = Self::pause(machine, pod, (!changed).then_some(period));
         deadline.map_or(pause, |left| pause.min(left))
     }
 
-    /// Container events are seen at the next relist; a failed sync is repeated after its back-off.
-    fn pause(machine: &Machine, pod: &PodHandle, changed: bool, failed: bool) -> Duration {
+    /// Container events are seen at the next relist. `period`: until the next sync where nothing has changed.
+    fn pause(machine: &Machine, pod: &PodHandle, period: Option<Duration>) -> Duration {
         let periods = &machine.options.periods;
         let jitter = machine.random(fastrand::Rng::f64);
         let relist = periods.scaled(periods.relist).mul_f64(jitter);
-        if changed {
-            return relist;
-        }
-        let period = if failed { periods.sync_backoff } else { periods.resync };
+        let Some(period) = period else { return relist };
         let resync = periods.scaled(period).mul_f64(1.0 + jitter / 2.0);
         let now = clock::mono();
         let exit = machine.runtime.sandbox(&pod.uid).and_then(|sandbox| sandbox.next_exit(now));

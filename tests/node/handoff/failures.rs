@@ -127,7 +127,7 @@ async fn without_pod_resources_the_lock_identifies() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_kubelet_that_asks_for_no_preference_is_still_given_the_assignment() {
     let machine = HandoffNode::start().await;
-    machine.kubelet.controls().skip_preferred_allocation(true);
+    machine.kubelet.controls().skip_preferred_allocation();
     machine.schedule(&gpus("a", &["GPU-6"])).await;
     machine.runs("a").await;
     machine.unlocked().await;
