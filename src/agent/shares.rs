@@ -101,10 +101,19 @@ impl ShareGuard {
     }
 }
 
+/// How a container with a share starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ShareStart {
+    /// None of its processes runs.
+    Anew,
+    /// Some may run, and what they count is theirs.
+    Beside,
+}
+
 /// Whether a container with a share may start now. What its answer mounts has to be there: where a runtime makes a directory of a
 /// source that is missing, as containerd does, the loader skips that, and the container would run without limits. What its processes
-/// counted when it ran before goes, where it begins `anew`.
-pub fn may_start(options: &AgentOptions, uid: &str, container: &str, anew: bool) -> Result<(), String> {
+/// counted when it ran before goes, where it begins anew.
+pub fn may_start(options: &AgentOptions, uid: &str, container: &str, start: ShareStart) -> Result<(), String> {
     match options.share_isolation {
         ShareIsolation::None => Ok(()),
         ShareIsolation::Mps => mps_answers(options),
@@ -112,7 +121,10 @@ pub fn may_start(options: &AgentOptions, uid: &str, container: &str, anew: bool)
             readable(options, &options.hami_core_dir.join("libvgpu.so"))?;
             list(options)?;
             let own = make_own(options, uid, container)?;
-            if anew { forget_count(&own) } else { Ok(()) }
+            match start {
+                ShareStart::Anew => forget_count(&own),
+                ShareStart::Beside => Ok(()),
+            }
         }
     }
 }
@@ -322,13 +334,13 @@ pub fn cdi_name() -> String {
 /// Mounts what is the same for every container, for runtimes without CDI.
 pub fn mount_common(answer: &mut ContainerAllocateResponse, options: &AgentOptions) {
     for (container_path, host_path, read_only) in common(options) {
-        mount(answer, container_path, &host_path, read_only);
+        answer.mounts.push(deviceplugin::Mount { read_only, ..writable_mount(container_path, &host_path) });
     }
 }
 
-fn mount(answer: &mut ContainerAllocateResponse, container_path: &str, host_path: &Path, read_only: bool) {
+fn writable_mount(container_path: &str, host_path: &Path) -> deviceplugin::Mount {
     let (container_path, host_path) = (container_path.to_owned(), host_path.to_string_lossy().into_owned());
-    answer.mounts.push(deviceplugin::Mount { container_path, host_path, read_only });
+    deviceplugin::Mount { container_path, host_path, read_only: false }
 }
 
 /// Gives a container the directory that its processes count in. It stays for the pod's life: the kubelet says the same answer again
@@ -342,7 +354,7 @@ pub fn mount_own(
     let directory = make_own(options, uid, container)?;
     let file = Path::new(place::CACHE).join(CACHE_FILE).to_string_lossy().into_owned();
     answer.envs.insert("CUDA_DEVICE_MEMORY_SHARED_CACHE".to_owned(), file);
-    mount(answer, place::CACHE, &directory, false);
+    answer.mounts.push(writable_mount(place::CACHE, &directory));
     Ok(())
 }
 

@@ -204,26 +204,26 @@ fn an_mps_daemon_that_takes_nobody_in_does_not_answer() {
 #[test]
 fn a_container_that_starts_counts_anew_and_no_link_is_followed() {
     let install = Install::of(ShareIsolation::HamiCore, |_| {});
-    let start = |container, anew| may_start(&install.options, "uid-1", container, anew);
-    assert_eq!((start("a", true), start("b", true)), (Ok(()), Ok(())), "there is nothing yet");
+    let start = |container, how| may_start(&install.options, "uid-1", container, how);
+    assert_eq!((start("a", ShareStart::Anew), start("b", ShareStart::Anew)), (Ok(()), Ok(())), "there is nothing yet");
     let [own, sibling] = ["uid-1_a", "uid-1_b"].map(|name| containers(&install.options).join(name).join("vgpu.cache"));
     for file in [&own, &sibling] {
         std::fs::write(file, "locked").unwrap();
     }
-    start("a", false).unwrap();
+    start("a", ShareStart::Beside).unwrap();
     assert!(own.exists(), "its processes may run");
-    start("a", true).unwrap();
+    start("a", ShareStart::Anew).unwrap();
     assert_eq!((own.exists(), sibling.exists()), (false, true));
     std::os::unix::fs::symlink(&sibling, &own).unwrap();
-    start("a", true).unwrap();
+    start("a", ShareStart::Anew).unwrap();
     assert!(own.symlink_metadata().is_err() && sibling.exists());
     let deep = own.join("deep");
     std::fs::create_dir_all(&deep).unwrap();
-    start("a", true).unwrap();
+    start("a", ShareStart::Anew).unwrap();
     let left = containers(&install.options).join("uid-1_a.old");
     assert_eq!(left_behind(&install.options, |_, container| ["a", "b"].contains(&container)), [left]);
     std::fs::create_dir_all(&deep).unwrap();
-    assert!(start("a", true).unwrap_err().contains("cannot be removed"), "one at a time");
+    assert!(start("a", ShareStart::Anew).unwrap_err().contains("cannot be removed"), "one at a time");
 }
 
 #[test]

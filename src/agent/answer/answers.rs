@@ -10,7 +10,8 @@ use tokio::sync::Mutex;
 use super::table::{DeviceNodes, DeviceTable, SHARED};
 use crate::options::AgentOptions;
 use crate::options::{DeviceIdStrategy, DeviceListStrategy};
-use crate::{removal, shares};
+use crate::removal;
+use crate::shares::{self, ShareStart};
 use baton_contract::deviceplugin::{CdiDevice, ContainerAllocateResponse, DeviceSpec, Mount};
 use baton_contract::{DeviceEntry, DeviceId, DeviceType, PodRef, ShareIsolation, key};
 use baton_decide::health::Blame;
@@ -46,9 +47,9 @@ pub trait Answerer: Send + Sync {
         Ok(())
     }
 
-    /// Why a container with a share, by pod uid and name, may not start now although it was served. Where none of its processes runs,
-    /// it begins `anew`: what those before counted goes.
-    fn may_start_with_share(&self, _uid: &str, _container: &str, _anew: bool) -> Result<(), String> {
+    /// Why a container with a share, by pod uid and name, may not start now although it was served. Where it begins anew, what its
+    /// processes counted before goes.
+    fn may_start_with_share(&self, _uid: &str, _container: &str, _start: ShareStart) -> Result<(), String> {
         Ok(())
     }
 
@@ -162,8 +163,8 @@ impl Answerer for AllocateAnswers {
         id.map_or(Ok(()), |id| Err(moved(id)))
     }
 
-    fn may_start_with_share(&self, uid: &str, container: &str, anew: bool) -> Result<(), String> {
-        shares::may_start(&self.options, uid, container, anew)
+    fn may_start_with_share(&self, uid: &str, container: &str, start: ShareStart) -> Result<(), String> {
+        shares::may_start(&self.options, uid, container, start)
     }
 
     fn retain(&self, holds: &dyn Fn(&str, &str) -> bool) {

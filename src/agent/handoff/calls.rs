@@ -8,6 +8,7 @@ use tonic::Status;
 
 use super::checkpoint::stored_answers;
 use super::service::{Asks, HandoffService};
+use crate::shares::ShareStart;
 use baton_contract::deviceplugin::{
     ContainerAllocateResponse, ContainerPreferredAllocationResponse, PreStartContainerRequest,
     PreferredAllocationRequest, PreferredAllocationResponse,
@@ -140,11 +141,11 @@ impl HandoffService {
         let shares = shares_to_start(resource, &request.devices_ids, state.hand_off.ledger());
         if limits_shares && !shares.is_empty() {
             let lasts: Result<(), String> = offer.unavailable.map_or(Ok(()), |why| Err(why.into()));
-            let anew = none_runs(&shares);
+            let start = if none_runs(&shares) { ShareStart::Anew } else { ShareStart::Beside };
             let may = lasts.and_then(|()| {
                 let answerer = &self.context.answerer;
                 let mut named = shares.iter().map(|share| (share.pod.uid.as_str(), &*share.container));
-                named.try_for_each(|(uid, container)| answerer.may_start_with_share(uid, container, anew))
+                named.try_for_each(|(uid, container)| answerer.may_start_with_share(uid, container, start))
             });
             may.map_err(|why| {
                 let why =
