@@ -80,7 +80,7 @@ pub fn object(request: &Request, resource: &Resource, code: u16, value: &Value) 
         Form::Plain => typed(resource, value),
         Form::Table => {
             let include = request.query.text("includeObject");
-            super::table::table(resource, std::slice::from_ref(value), value["metadata"].clone(), include, true)
+            super::table::table(resource, std::slice::from_ref(value), value["metadata"].clone(), include)
         }
         Form::Partial => partial(value),
     };

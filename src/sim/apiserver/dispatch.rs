@@ -108,7 +108,7 @@ fn impersonated(headers: &HeaderMap, user: User) -> Result<User, Failure> {
         let (Some(key), Ok(value)) = (header.as_str().strip_prefix("impersonate-extra-"), value.to_str()) else {
             continue;
         };
-        let key = super::request::decode(key, false).to_lowercase();
+        let key = super::request::decode(key).to_lowercase();
         user.extra.entry(key).or_default().push(value.to_owned());
     }
     Ok(user)

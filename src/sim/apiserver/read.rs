@@ -181,7 +181,7 @@ pub fn list(core: &Core, resource: &Resource, request: &Request) -> Result<Respo
         Form::Plain => Ok(codec::bytes(200, "application/json", plain(resource, &metadata, &page.items))),
         Form::Table => {
             let values: Vec<Value> = page.items.iter().map(|o| from_stored(resource, &o.value)).collect();
-            let table = super::table::table(resource, &values, metadata, query.text("includeObject"), true);
+            let table = super::table::table(resource, &values, metadata, query.text("includeObject"));
             Ok(codec::json(200, &table))
         }
         Form::Partial => {

@@ -83,7 +83,7 @@ impl Request {
 
 impl Target {
     fn read(method: &Method, path: &str, query: &Query) -> Self {
-        let parts: Vec<String> = path.split('/').filter(|p| !p.is_empty()).map(|p| decode(p, false)).collect();
+        let parts: Vec<String> = path.split('/').filter(|p| !p.is_empty()).map(decode).collect();
         let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
         let (group, version, mut rest) = match parts.as_slice() {
             ["api", version, rest @ ..] => ("", *version, rest),
@@ -142,7 +142,7 @@ impl Query {
         let mut map = BTreeMap::new();
         for part in text.split('&').filter(|p| !p.is_empty()) {
             let (key, value) = part.split_once('=').unwrap_or((part, ""));
-            map.entry(decode(key, true)).or_insert_with(|| decode(value, true));
+            map.entry(decode_parameter(key)).or_insert_with(|| decode_parameter(value));
         }
         Self(map)
     }
@@ -168,14 +168,23 @@ impl Query {
     }
 }
 
-/// Undoes percent-encoding; `plus` reads `+` as a blank.
-pub fn decode(text: &str, plus: bool) -> String {
+/// Undoes percent-encoding.
+pub fn decode(text: &str) -> String {
+    decode_by(text, |byte| byte)
+}
+
+/// The same of a part of a query, where `+` is a blank.
+fn decode_parameter(text: &str) -> String {
+    decode_by(text, |byte| if byte == b'+' { b' ' } else { byte })
+}
+
+/// `plain` reads what is not encoded.
+fn decode_by(text: &str, plain: fn(u8) -> u8) -> String {
     let bytes = text.as_bytes();
     let mut out = Vec::with_capacity(bytes.len());
     let mut at = 0;
     while at < bytes.len() {
         match bytes[at] {
-            b'+' if plus => out.push(b' '),
             b'%' => {
                 let hex = bytes.get(at + 1..at + 3).and_then(|h| std::str::from_utf8(h).ok());
                 if let Some(byte) = hex.and_then(|h| u8::from_str_radix(h, 16).ok()) {
@@ -185,7 +194,7 @@ pub fn decode(text: &str, plus: bool) -> String {
                     out.push(b'%');
                 }
             }
-            byte => out.push(byte),
+            byte => out.push(plain(byte)),
         }
         at += 1;
     }

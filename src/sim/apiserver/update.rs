@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::codec;
 use super::failure::{Cause, Failure};
-use super::managed::{self, Manager};
+use super::managed::{self, Manager, OnConflict};
 use super::object::{key, meta, metadata_mut, text, typed};
 use super::patch;
 use super::resource::Resource;
@@ -158,7 +158,7 @@ impl Write<'_> {
             return Err(Failure::bad_request("metadata.managedFields must be nil"));
         }
         let intent = self.intent(document)?;
-        let force = self.request.query.flag("force");
+        let conflicts = if self.request.query.flag("force") { OnConflict::Take } else { OnConflict::Refuse };
         let pinned = Some(meta(&intent, "resourceVersion").to_owned()).filter(|v| !v.is_empty());
         let key = key(&self.request.target.namespace, &name);
         if self.core.store.get(&resource.storage, &key).is_none() {
@@ -167,13 +167,14 @@ impl Write<'_> {
             }
             let mut zero = zero_object(&resource.schema);
             metadata_mut(&mut zero);
-            let applied = managed::apply(&resource.schema, &zero, &intent, &manager, true, &self.core.now())?;
+            let take = OnConflict::Take;
+            let applied = managed::apply(&resource.schema, &zero, &intent, &manager, take, &self.core.now())?;
             let mut value = self.decode(applied.value).map_err(|why| Failure::bad_request(why.0))?;
             metadata_mut(&mut value).insert("name".into(), Value::String(name));
             return self.create_decoded(value, None);
         }
         self.update(&name, |write, current| {
-            let applied = managed::apply(&resource.schema, current, &intent, &manager, force, &write.core.now())?;
+            let applied = managed::apply(&resource.schema, current, &intent, &manager, conflicts, &write.core.now())?;
             let value = write.decode(applied.value).map_err(|why| Failure::bad_request(why.0))?;
             Ok(Made { value, record: None, pinned: pinned.clone() })
         })

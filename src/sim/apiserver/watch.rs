@@ -286,8 +286,12 @@ impl Encoder {
             Form::Partial => codec::partial(value),
             Form::Table => {
                 let metadata = json!({"resourceVersion": value["metadata"]["resourceVersion"]});
-                let first = std::mem::take(&mut self.first_table);
-                super::table::table(&self.resource, std::slice::from_ref(value), metadata, &self.include, first)
+                let one = std::slice::from_ref(value);
+                let mut table = super::table::table(&self.resource, one, metadata, &self.include);
+                if !std::mem::take(&mut self.first_table) {
+                    table["columnDefinitions"] = Value::Null;
+                }
+                table
             }
         }
     }

@@ -42,7 +42,10 @@ pub(super) fn spec(spec: &mut Value) {
             continue;
         }
         for container in spec[group].as_array_mut().into_iter().flatten() {
-            self::container(container, host_network);
+            self::container(container);
+            if host_network {
+                host_ports(container);
+            }
         }
     }
     if spec.get("volumes").is_some() {
@@ -58,7 +61,7 @@ fn drop_key(value: &mut Value, key: &str) {
     }
 }
 
-fn container(container: &mut Value, host_network: bool) {
+fn container(container: &mut Value) {
     set(container, "", "terminationMessagePath", json!("/dev/termination-log"));
     set(container, "", "terminationMessagePolicy", json!("File"));
     let image = container["image"].as_str().unwrap_or_default().to_owned();
@@ -76,10 +79,6 @@ fn container(container: &mut Value, host_network: bool) {
     if container.get("ports").is_some() {
         for port in container["ports"].as_array_mut().into_iter().flatten() {
             set(port, "", "protocol", json!("TCP"));
-            if host_network {
-                let number = port["containerPort"].clone();
-                set(port, "", "hostPort", number);
-            }
         }
     }
     for probe in ["livenessProbe", "readinessProbe", "startupProbe"] {
@@ -98,6 +97,13 @@ fn container(container: &mut Value, host_network: bool) {
         for variable in container["env"].as_array_mut().into_iter().flatten() {
             set(variable, "/valueFrom/fieldRef", "apiVersion", json!("v1"));
         }
+    }
+}
+
+fn host_ports(container: &mut Value) {
+    for port in container.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten() {
+        let number = port["containerPort"].clone();
+        set(port, "", "hostPort", number);
     }
 }
 

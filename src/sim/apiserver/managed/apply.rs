@@ -16,13 +16,22 @@ pub struct Applied {
     pub value: Value,
 }
 
+/// What becomes of fields that other managers own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnConflict {
+    /// They are not applied.
+    Refuse,
+    /// The manager takes them.
+    Take,
+}
+
 /// Applies `patch` to `live` for `manager`. `live` is the kind's empty object where none exists.
 pub fn apply(
     schema: &Schema,
     live: &Value,
     patch: &Value,
     manager: &Manager,
-    force: bool,
+    conflicts: OnConflict,
     now: &str,
 ) -> Result<Applied, Failure> {
     let mut wanted = FieldSet::default();
@@ -47,7 +56,7 @@ pub fn apply(
     }
     let changes = compare(schema, live, &merged);
     let written = changes.written();
-    let mut conflicts: Vec<(String, String)> = Vec::new();
+    let mut found: Vec<(String, String)> = Vec::new();
     for (other, set) in entries.others(manager) {
         for path in set.intersection(&written).paths() {
             let mut text = format!("conflict with \"{}\"", other.name);
@@ -57,11 +66,11 @@ pub fn apply(
             if !other.applies {
                 let _ = write!(text, " using {}", other.api_version);
             }
-            conflicts.push((text, shown(&path)));
+            found.push((text, shown(&path)));
         }
     }
-    if !conflicts.is_empty() && !force {
-        return Err(Failure::apply_conflict(conflict_text(&conflicts), &conflicts));
+    if !found.is_empty() && conflicts == OnConflict::Refuse {
+        return Err(Failure::apply_conflict(conflict_text(&found), &found));
     }
     entries.take_from_others(manager, &written);
     entries.take_from_all(&changes.removed);

@@ -5,7 +5,7 @@ mod changes;
 mod entries;
 mod fieldset;
 
-pub use apply::apply;
+pub use apply::{OnConflict, apply};
 pub use changes::compare;
 pub use entries::{Entries, Manager, forget, record_update};
 pub use fieldset::FieldSet;

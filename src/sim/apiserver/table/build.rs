@@ -7,9 +7,8 @@ use crate::apiserver::codec::partial;
 use crate::apiserver::object::typed;
 use crate::apiserver::resource::Resource;
 
-/// Builds the table of some objects. `include` is the `includeObject` parameter; `head` says whether the columns are
-/// named (only the first table of a watch does).
-pub fn table(resource: &Resource, items: &[Value], metadata: Value, include: &str, head: bool) -> Value {
+/// Builds the table of some objects. `include` is the `includeObject` parameter.
+pub fn table(resource: &Resource, items: &[Value], metadata: Value, include: &str) -> Value {
     let columns = columns(resource);
     let now = baton_runtime::clock::wall();
     let rows: Vec<Value> = items
@@ -33,7 +32,7 @@ pub fn table(resource: &Resource, items: &[Value], metadata: Value, include: &st
             shown.insert(key.into(), value.clone());
         }
     }
-    let definitions: Value = if head { columns.iter().map(Column::to_json).collect() } else { Value::Null };
+    let definitions: Value = columns.iter().map(Column::to_json).collect();
     json!({
         "kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": shown, "columnDefinitions": definitions,
         "rows": rows,

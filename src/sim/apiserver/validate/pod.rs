@@ -201,24 +201,21 @@ pub fn pod_update(value: &Value, old: &Value) -> Vec<Cause> {
             ));
         }
     }
-    let gated = !old_gates.is_empty();
-    let (new, was) = (fixed_part(value, gated), fixed_part(old, gated));
+    let free_while_gated: &[&str] = if old_gates.is_empty() { &[] } else { &["nodeSelector", "affinity"] };
+    let (new, was) = (fixed_part(value, free_while_gated), fixed_part(old, free_while_gated));
     if new != was {
         causes.push(Cause::forbidden("spec", &format!("{MAY_CHANGE}\n{}", difference(&was, &new))));
     }
     causes
 }
 
-/// The spec without what may change.
-fn fixed_part(value: &Value, gated: bool) -> Value {
+/// The spec without what may change: `free`, and what always may.
+fn fixed_part(value: &Value, free: &[&str]) -> Value {
     let mut spec = value["spec"].clone();
     if let Some(map) = spec.as_object_mut() {
-        for key in ["activeDeadlineSeconds", "tolerations", "terminationGracePeriodSeconds", "schedulingGates"] {
-            map.remove(key);
-        }
-        if gated {
-            map.remove("nodeSelector");
-            map.remove("affinity");
+        let always = ["activeDeadlineSeconds", "tolerations", "terminationGracePeriodSeconds", "schedulingGates"];
+        for key in always.iter().chain(free) {
+            map.remove(*key);
         }
     }
     for group in ["containers", "initContainers"] {
