@@ -116,8 +116,8 @@ impl NicReads {
         let answers = self.each(entries, |entry| entry.bdf, read).into_iter().zip(entries);
         let fault = |(answer, entry): (Result<_, NicReadError>, &RdmaEntry)| match answer {
             Ok(answer) => answer,
-            Err(NicReadError::Hangs(why)) => Err(entry.fault(why, true)),
-            Err(NicReadError::Unreadable(why)) => Err(entry.fault(why, false)),
+            Err(NicReadError::Hangs(why)) => Err(NicFault { hangs: true, ..entry.fault(why) }),
+            Err(NicReadError::Unreadable(why)) => Err(entry.fault(why)),
         };
         answers.map(fault).collect()
     }

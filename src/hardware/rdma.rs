@@ -23,8 +23,8 @@ pub struct RdmaEntry {
 
 impl RdmaEntry {
     /// It could not be read.
-    pub fn fault(&self, reason: String, hangs: bool) -> NicFault {
-        NicFault { ibdev: self.ibdev.clone(), bdf: self.bdf, reason, hangs }
+    pub fn fault(&self, reason: String) -> NicFault {
+        NicFault { ibdev: self.ibdev.clone(), bdf: self.bdf, reason, hangs: false }
     }
 }
 

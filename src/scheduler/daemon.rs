@@ -237,7 +237,9 @@ impl EventLoop {
                 self.metrics_updated = clock::mono();
                 self.metrics.update(&mut self.scheduler, moment());
             }
-            let wake = self.wake(room);
+            // Without room for a decision, only timers are due.
+            let due = if room { self.scheduler.next() } else { self.scheduler.next_timer() };
+            let wake = self.wake(due);
             tokio::select! {
                 () = stop.cancelled() => return Ok(()),
                 count = feed.recv_many(&mut messages, BATCH) => {
@@ -291,11 +293,10 @@ impl EventLoop {
         }
     }
 
-    /// Time until something is due: a timer of the scheduler, a decision where there is `room` for one, or the end of leadership.
-    fn wake(&self, room: bool) -> Duration {
+    /// Time until something is due: what is `due` to the scheduler, or the end of leadership.
+    fn wake(&self, due: Option<Duration>) -> Duration {
         let now = clock::mono();
         let longest = Duration::from_secs(1);
-        let due = if room { self.scheduler.next() } else { self.scheduler.next_timer() };
         let due = due.map_or(longest, |at| at.saturating_sub(now));
         let end = if self.scheduler.is_leading() { self.leadership.until().saturating_sub(now) } else { longest };
         due.min(end).min(longest)

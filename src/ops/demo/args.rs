@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand, ValueEnum};
 
 use super::fault::FaultArgs;
+use super::process::DaemonLog;
 use crate::say::{remark, say};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -53,6 +54,11 @@ impl DemoArgs {
     /// Hardware of this machine is used.
     pub fn real(&self) -> bool {
         self.nvml_library.is_some() || self.sysfs_root.is_some() || self.dev_root.is_some()
+    }
+
+    /// Where the daemons' logs go.
+    pub fn daemon_log(&self) -> DaemonLog {
+        if self.verbose { DaemonLog::FileAndStderr } else { DaemonLog::File }
     }
 }
 

@@ -19,7 +19,7 @@ use super::args::{DemoArgs, ProgressOutput};
 use super::fault::{DemoFault, FaultKind, SOCKET};
 use super::install::install;
 use super::pods::Needs;
-use super::process::Daemon;
+use super::process::{Daemon, DaemonLog};
 use super::timeline::{StoryLine, StoryStep};
 use crate::leader::{LeaderArgs, LeaderClient};
 use crate::live::{Access, Home};
@@ -98,9 +98,9 @@ impl DemoCluster {
             cluster.daemons.push(daemon);
         }
         let admin = free_address()?;
-        let scheduler = cluster.central("scheduler", SCHEDULER_USER, Some(admin), args.verbose)?;
+        let scheduler = cluster.central("scheduler", SCHEDULER_USER, Some(admin), args.daemon_log())?;
         cluster.pod_of(("baton-scheduler", Some("scheduler")), "node-0", admin).await?;
-        let controller = cluster.central("controller", CONTROLLER_USER, None, args.verbose)?;
+        let controller = cluster.central("controller", CONTROLLER_USER, None, args.daemon_log())?;
         cluster.daemons.extend([scheduler, controller]);
         cluster.wait_until_ready(admin).await?;
         Ok(cluster)
@@ -154,19 +154,19 @@ impl DemoCluster {
         for (name, value) in hardware_flags(args, &machine) {
             flag(name, &value);
         }
-        let daemon = Daemon::start(&name, line, self.path(), args.verbose)?;
+        let daemon = Daemon::start(&name, line, self.path(), args.daemon_log())?;
         self.pod_of(("baton-device-plugin", None), &name, admin).await?;
         Ok((DemoNode { name, kubelet, machine }, daemon))
     }
 
     /// A daemon that the cluster has one of. No kubelet probes it.
-    fn central(&self, role: &str, user: &str, admin: Option<SocketAddr>, verbose: bool) -> anyhow::Result<Daemon> {
+    fn central(&self, role: &str, user: &str, admin: Option<SocketAddr>, log: DaemonLog) -> anyhow::Result<Daemon> {
         let kubeconfig = self.path().join(format!("{role}.kubeconfig"));
         std::fs::write(&kubeconfig, self.server.kubeconfig(user))?;
         let mut line = vec![role.to_owned(), format!("--kubeconfig={}", kubeconfig.display())];
         line.extend(["--probe-listen=none", "--metrics-listen=none"].map(str::to_owned));
         line.extend(admin.map(|admin| format!("--listen={admin}")));
-        Daemon::start(role, line, self.path(), verbose)
+        Daemon::start(role, line, self.path(), log)
     }
 
     /// The pod in which a daemon would run: its kubelet runs it, and a port-forward leads to the daemon.

@@ -14,6 +14,15 @@ use crate::say::remark;
 /// Time from SIGTERM to SIGKILL.
 const GRACE: Duration = Duration::from_secs(5);
 
+/// Where a daemon's log goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DaemonLog {
+    /// To `<folder>/<name>.log`.
+    File,
+    /// And to standard error.
+    FileAndStderr,
+}
+
 pub struct Daemon {
     /// For messages: `scheduler`, `node-0`.
     pub name: String,
@@ -23,22 +32,21 @@ pub struct Daemon {
     pub stays_away: bool,
     args: Vec<String>,
     folder: PathBuf,
-    verbose: bool,
+    log: DaemonLog,
     child: Child,
 }
 
 impl Daemon {
-    /// Starts `baton <args>` with nothing of this process's environment. Its log goes to `<folder>/<name>.log`, and with
-    /// `verbose` to standard error too.
-    pub fn start(name: &str, args: Vec<String>, folder: &Path, verbose: bool) -> anyhow::Result<Self> {
-        let child = spawn(name, &args, folder, verbose)?;
+    /// Starts `baton <args>` with nothing of this process's environment.
+    pub fn start(name: &str, args: Vec<String>, folder: &Path, log: DaemonLog) -> anyhow::Result<Self> {
+        let child = spawn(name, &args, folder, log)?;
         let (name, folder) = (name.to_owned(), folder.to_owned());
-        Ok(Self { name, again: None, stays_away: false, args, folder, verbose, child })
+        Ok(Self { name, again: None, stays_away: false, args, folder, log, child })
     }
 
     /// Starts it again after it has ended.
     pub fn restart(&mut self) -> anyhow::Result<()> {
-        self.child = spawn(&self.name, &self.args, &self.folder, self.verbose)?;
+        self.child = spawn(&self.name, &self.args, &self.folder, self.log)?;
         Ok(())
     }
 
@@ -74,11 +82,11 @@ impl Daemon {
 }
 
 /// Its log is appended to, and its process id goes to `<folder>/<name>.pid`.
-fn spawn(name: &str, args: &[String], folder: &Path, verbose: bool) -> anyhow::Result<Child> {
+fn spawn(name: &str, args: &[String], folder: &Path, log: DaemonLog) -> anyhow::Result<Child> {
     let program = std::env::current_exe().context("cannot find this program's own file")?;
-    let log = folder.join(format!("{name}.log"));
-    let file = File::options().create(true).append(true).open(&log);
-    let file = file.with_context(|| format!("cannot write {}", log.display()))?;
+    let path = folder.join(format!("{name}.log"));
+    let file = File::options().create(true).append(true).open(&path);
+    let file = file.with_context(|| format!("cannot write {}", path.display()))?;
     let mut command = Command::new(&program);
     // The user's KUBECONFIG or MIG_STRATEGY must not reach a simulated node. Backtraces may.
     command
@@ -87,7 +95,10 @@ fn spawn(name: &str, args: &[String], folder: &Path, verbose: bool) -> anyhow::R
         .envs(std::env::vars_os().filter(|(name, _)| name == "PATH" || name == "RUST_BACKTRACE"));
     // A group of its own: Ctrl-C in the terminal is for the demo, which then ends its daemons in order.
     command.stdin(Stdio::null()).stdout(Stdio::null()).kill_on_drop(true).process_group(0);
-    command.stderr(if verbose { Stdio::piped() } else { Stdio::from(file.try_clone()?) });
+    command.stderr(match log {
+        DaemonLog::File => Stdio::from(file.try_clone()?),
+        DaemonLog::FileAndStderr => Stdio::piped(),
+    });
     let mut child = command.spawn().with_context(|| format!("cannot start {}", program.display()))?;
     if let Some(stderr) = child.stderr.take() {
         forward(name.to_owned(), stderr, file);
