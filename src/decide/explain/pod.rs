@@ -39,61 +39,19 @@ impl Scheduler {
     /// Explains the pod of that name; `None` when there is none.
     pub fn explain(&self, key: &PodKey, now: Moment) -> Option<Explanation> {
         let pod = self.world().pod_by_key(key)?;
-        let (id, place, priority) = (pod.id, pod.place, pod.facts.spec.priority);
-        let state = self.pod_state(pod);
-        let route = self.route_of(pod);
-        let item = self.item_of(pod, &route);
-        let standing = item.as_ref().and_then(|item| self.queue().standing(item.clone()));
-        let seconds = |at: Duration| at.saturating_sub(now.mono).as_secs();
-        // A bound pod holds what its node's daemon says.
-        let bound = pod.node().filter(|_| state == PodState::Bound).and_then(|id| self.world().node(id));
-        let held = bound.map_or(pod.devices.as_ref(), |node| node.holding(pod));
-        let mut explanation = Explanation {
-            pod: key.to_string(),
-            uid: pod.facts.handoff.pod.uid.to_string(),
-            state,
-            scheduler_name: pod.facts.handoff.scheduler_name.to_string(),
-            priority,
-            group: match &route {
-                Route::Group(group) => Some(group.to_string()),
-                Route::NotReady(_) => self.world().gangs().gang_of(id).map(|gang| gang.group().to_string()),
-                Route::Alone => None,
-            },
-            node: self.node_name(pod.node()),
-            devices: held.map(held_words).unwrap_or_default(),
-            served_at: pod.served.and_then(|served| {
-                now.wall.checked_sub(SignedDuration::try_from(now.mono.saturating_sub(served.at)).ok()?).ok()
-            }),
-            lock_held_millis: pod.served.and_then(|served| served.held.as_millis().try_into().ok()),
-            queued_seconds: standing.map(|standing| now.mono.saturating_sub(standing.since).as_secs()),
-            attempts: standing.map_or(0, |standing| standing.attempts),
-            next_try_seconds: standing.and_then(next_try).map(seconds),
-            verdict: PodVerdict::default(),
-            generation: self.world().generation(),
-        };
+        let (id, state, route) = (pod.id, self.pod_state(pod), self.route_of(pod));
+        let standing = self.item_of(pod, &route).and_then(|item| self.queue().standing(item));
+        let mut explanation = self.explain_state(pod, &route, standing, now);
         let woken = match standing.map(|standing| standing.state) {
             Some(QueueState::Parked(wake, _)) => Some(wakes(*wake)),
             _ => None,
         };
-        explanation.verdict.message = self.state_message(pod, now);
         let waits = match state {
             PodState::Active | PodState::BackOff | PodState::Parked | PodState::Following => true,
             // Another scheduler places it, but the nodes' verdicts may be of interest.
-            PodState::Foreign => place == Place::Waiting,
+            PodState::Foreign => pod.place == Place::Waiting,
             _ => false,
         };
-        if state == PodState::WaitingForLock {
-            explanation.verdict.advice = vec![self.lock_advice(id, now)];
-        }
-        if bound.and_then(|node| node.said_of(pod)).is_some_and(|held| held.devices().is_empty()) {
-            explanation.verdict.advice = vec!["Delete it, so that its owner makes another".to_owned()];
-        } else if let Some(delay) = self.lock_delay(pod, now).filter(|delay| delay.judge() > Delay::Usual) {
-            explanation.verdict.advice = vec![delay.advice()];
-        }
-        if state == PodState::Ended {
-            let advice = format!("Its status shows how it ended, and why if it failed: `baton get pods {key}`");
-            explanation.verdict.advice = vec![advice];
-        }
         if !waits {
             return Some(explanation);
         }
@@ -137,15 +95,63 @@ impl Scheduler {
             explanation.verdict.one_move = self.move_beside_nominated(id, group, now);
         }
         if let Some(nomination) = nomination {
-            let verdict = &mut explanation.verdict;
-            if !nomination.victims.is_empty() {
-                verdict.advice = vec![LEAVING_ADVICE.to_owned()];
-            }
-            let text = self.room(nomination, now);
-            let _ = write!(verdict.message, "; {text}");
-            verdict.room = Some(text);
+            self.add_room(&mut explanation.verdict, nomination, now);
         }
         Some(explanation)
+    }
+
+    /// What is known of a pod whatever the rules say of it.
+    fn explain_state(&self, pod: &Pod, route: &Route, standing: Option<Standing<'_>>, now: Moment) -> Explanation {
+        let (state, key) = (self.pod_state(pod), pod.key());
+        let seconds = |at: Duration| at.saturating_sub(now.mono).as_secs();
+        // A bound pod holds what its node's daemon says.
+        let bound = pod.node().filter(|_| state == PodState::Bound).and_then(|id| self.world().node(id));
+        let held = bound.map_or(pod.devices.as_ref(), |node| node.holding(pod));
+        let mut verdict = PodVerdict { message: self.state_message(pod, now), ..PodVerdict::default() };
+        if state == PodState::WaitingForLock {
+            verdict.advice = vec![self.lock_advice(pod.id, now)];
+        }
+        if bound.and_then(|node| node.said_of(pod)).is_some_and(|held| held.devices().is_empty()) {
+            verdict.advice = vec!["Delete it, so that its owner makes another".to_owned()];
+        } else if let Some(delay) = self.lock_delay(pod, now).filter(|delay| delay.judge() > Delay::Usual) {
+            verdict.advice = vec![delay.advice()];
+        }
+        if state == PodState::Ended {
+            let advice = format!("Its status shows how it ended, and why if it failed: `baton get pods {key}`");
+            verdict.advice = vec![advice];
+        }
+        Explanation {
+            pod: key.to_string(),
+            uid: pod.facts.handoff.pod.uid.to_string(),
+            state,
+            scheduler_name: pod.facts.handoff.scheduler_name.to_string(),
+            priority: pod.facts.spec.priority,
+            group: match route {
+                Route::Group(group) => Some(group.to_string()),
+                Route::NotReady(_) => self.world().gangs().gang_of(pod.id).map(|gang| gang.group().to_string()),
+                Route::Alone => None,
+            },
+            node: self.node_name(pod.node()),
+            devices: held.map(held_words).unwrap_or_default(),
+            served_at: pod.served.and_then(|served| {
+                now.wall.checked_sub(SignedDuration::try_from(now.mono.saturating_sub(served.at)).ok()?).ok()
+            }),
+            lock_held_millis: pod.served.and_then(|served| served.held.as_millis().try_into().ok()),
+            queued_seconds: standing.map(|standing| now.mono.saturating_sub(standing.since).as_secs()),
+            attempts: standing.map_or(0, |standing| standing.attempts),
+            next_try_seconds: standing.and_then(next_try).map(seconds),
+            verdict,
+            generation: self.world().generation(),
+        }
+    }
+
+    fn add_room(&self, verdict: &mut PodVerdict, nomination: &Nomination, now: Moment) {
+        if !nomination.victims.is_empty() {
+            verdict.advice = vec![LEAVING_ADVICE.to_owned()];
+        }
+        let text = self.room(nomination, now);
+        let _ = write!(verdict.message, "; {text}");
+        verdict.room = Some(text);
     }
 
     /// The node where room is made or kept, which pods have yet to leave it, and until when.
