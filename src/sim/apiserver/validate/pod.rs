@@ -114,8 +114,7 @@ fn amount(at: &str, kind: &str, (name, value): (&str, &Value), causes: &mut Vec<
     let Some(nano) = quantity::parse(text) else { return };
     let native = matches!(name, "cpu" | "memory" | "ephemeral-storage") || name.starts_with("hugepages-");
     if !name.contains('/') && !native {
-        for why in
-            ["must be a standard resource type or fully qualified", "must be a standard resource for containers"]
+        for why in ["must be a standard resource type or fully qualified", "must be a standard resource for containers"]
         {
             causes.push(Cause::invalid(format!("{at}.{kind}[{name}]"), &json!(name), why));
         }
