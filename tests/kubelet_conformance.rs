@@ -19,6 +19,7 @@ mod kubelet_conformance {
     mod observer;
     mod plugin;
     mod pods;
+    mod prelude;
     mod recording;
     mod renaming;
     mod replay;

@@ -257,27 +257,25 @@ fn a_late_call_of_an_old_holder_serves_no_wrong_pod() {
 }
 
 #[test]
-fn releasing_on_a_foreign_parse_error_removes_the_lock_of_another() {
-    let flaws = Unsafe { foreign_release: true, ..Unsafe::default() };
-    breaks(foreign("release on a foreign parse error", ""), flaws, properties::REMOVAL);
-}
-
-#[test]
-fn unlocking_after_the_first_container_removes_a_lock_that_is_needed() {
-    let flaws = Unsafe { unlock_after_first: true, ..Unsafe::default() };
-    breaks(dense("unlock after the first container", ""), flaws, properties::REMOVAL);
-}
-
-#[test]
-fn taking_the_first_pending_pod_for_the_caller_answers_with_devices_of_another() {
-    let flaws = Unsafe { first_pending: true, ..Unsafe::default() };
-    breaks(Setup { runs: true, ..dense("first pending pod", "") }, flaws, properties::ANSWER);
-}
-
-#[test]
-fn replaying_by_ids_answers_with_devices_of_another() {
-    let flaws = Unsafe { replay_by_ids: true, ..Unsafe::default() };
-    breaks(dense("replay by ids", ""), flaws, properties::ANSWER);
+fn each_shortcut_removes_the_lock_of_another_or_answers_with_its_devices() {
+    let sound = Unsafe::default();
+    let first = Setup { runs: true, ..dense("first pending pod", "") };
+    for (setup, flaws, invariant) in [
+        (
+            foreign("release on a foreign parse error", ""),
+            Unsafe { foreign_release: true, ..sound },
+            properties::REMOVAL,
+        ),
+        (
+            dense("unlock after the first container", ""),
+            Unsafe { unlock_after_first: true, ..sound },
+            properties::REMOVAL,
+        ),
+        (first, Unsafe { first_pending: true, ..sound }, properties::ANSWER),
+        (dense("replay by ids", ""), Unsafe { replay_by_ids: true, ..sound }, properties::ANSWER),
+    ] {
+        breaks(setup, flaws, invariant);
+    }
 }
 
 /// Locks that are forged, annotations that are edited, agents that may not write their Nodes.
@@ -332,17 +330,9 @@ fn reaching(setup: Setup, more: &[Branch]) -> Setup {
 }
 
 #[test]
-fn without_faults_the_invariants_hold_where_both_devices_are_on_one_node() {
+fn without_faults_the_invariants_hold_for_every_shape_of_pods() {
     holds(reaching(dense("dense", ""), &[Mismatch, RefusedNoRoom]), Extent::Whole);
-}
-
-#[test]
-fn with_a_foreign_pod_the_invariants_hold() {
     holds(reaching(foreign("foreign", ""), &[RefusedBadAssignment]), Extent::Whole);
-}
-
-#[test]
-fn with_an_init_container_and_a_successor_of_the_same_name_the_invariants_hold() {
     holds(reaching(reuse("reuse", ""), &[Mismatch, RefusedNoRoom]), Extent::Whole);
 }
 

@@ -82,20 +82,17 @@ impl Mapping {
     }
 }
 
-/// One comparison.
 pub struct Comparison<'a> {
     /// Number of the interaction.
     pub number: u64,
     /// Generated values so far.
     pub mapping: &'a mut Mapping,
-    /// What differs.
     pub differences: Vec<String>,
 }
 
 const TIMES: [&str; 4] = ["creationTimestamp", "deletionTimestamp", "time", "lastTransitionTime"];
 
 impl Comparison<'_> {
-    /// Compares two values.
     pub fn value(&mut self, at: &str, key: &str, recorded: &Value, ours: &Value) {
         match (recorded, ours) {
             (Value::Object(r), Value::Object(o)) => {

@@ -6,10 +6,8 @@ use std::fmt::Write as _;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// An answer.
 #[derive(Debug, Clone)]
 pub struct Answer {
-    /// Status code.
     pub status: u16,
     /// Headers, lower case.
     pub headers: BTreeMap<String, String>,

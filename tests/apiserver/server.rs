@@ -138,7 +138,6 @@ impl HttpApi {
     }
 }
 
-/// Waits until a condition holds.
 pub async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     let wait = async {
         while !holds().await {
@@ -155,7 +154,6 @@ pub fn pod(name: &str) -> Value {
     })
 }
 
-/// The message of a Status.
 pub fn message(body: &Value) -> &str {
     body["message"].as_str().unwrap_or_default()
 }

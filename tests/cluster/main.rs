@@ -13,6 +13,7 @@ mod harness;
 mod helm;
 mod migrate;
 mod ports;
+mod prelude;
 mod scheduler;
 #[path = "../harness/skip.rs"]
 mod skip;

@@ -1,26 +1,13 @@
 //! The daemons' addresses as strangers, collectors and operators meet them: slow clients, users who lack rights, pods that start again.
 
-use std::net::{Ipv4Addr, SocketAddr};
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::Arc;
+use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
-use baton::contract::key;
-use baton::ops::manifests::Values;
-use baton::runtime::clock;
-use k8s_openapi::api::core::v1::Pod;
-use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
-use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 use crate::daemons::memory::resident;
-use crate::harness::daemon::Daemon;
-use crate::harness::wait::until;
-use crate::harness::{NAMESPACE, SOON, TestCluster, TestServer};
+use crate::prelude::*;
 
 /// Clients that hold a connection and send next to nothing.
 const SLOW: usize = 60;

@@ -12,5 +12,6 @@ mod gang;
 #[path = "../harness/scheduler/mod.rs"]
 mod harness;
 mod parity;
+mod prelude;
 mod scheduler;
 mod tyjob;

@@ -20,33 +20,26 @@ fn an_xid_names_its_gpu() {
 }
 
 #[test]
-fn an_xid_on_a_mig_instance_names_the_instance() {
-    let bench = Bench::new(Shape::Hgx);
-    bench.node.mig(1, &["3g.40gb"]).unwrap();
-    bench.scan();
-    bench.node.xid_on_instance(1, 94, (1, 0)).unwrap();
-    let event = bench.event(|event| is_xid(&event.kind));
-    assert_eq!((event.uuid, event.mig), (Some(bench.uuid(1)), Some((1, 0))));
-}
-
-#[test]
-fn an_ecc_error_of_a_mig_instance_concerns_that_instance_alone() {
-    let bench = Bench::new(Shape::Hgx);
-    bench.node.mig(1, &["3g.40gb"]).unwrap();
-    bench.scan();
-    // As a driver reports one error: for the whole GPU first, then where it is.
-    bench.node.double_bit_ecc(1).unwrap();
-    bench.node.xid_on_instance(1, 94, (1, 0)).unwrap();
-    let event = bench.event(|event| event.kind != EventKind::Listening);
-    assert_eq!((event.kind, event.mig), (EventKind::Xid(94), Some((1, 0))));
+fn an_xid_on_a_mig_instance_concerns_that_instance_alone() {
+    for ecc in [false, true] {
+        let bench = Bench::new(Shape::Hgx);
+        bench.node.mig(1, &["3g.40gb"]).unwrap();
+        bench.scan();
+        if ecc {
+            // As a driver reports one error: for the whole GPU first, then where it is.
+            bench.node.double_bit_ecc(1).unwrap();
+        }
+        bench.node.xid_on_instance(1, 94, (1, 0)).unwrap();
+        let event = bench.event(|event| event.kind != EventKind::Listening);
+        let of_instance = (EventKind::Xid(94), Some(bench.uuid(1)), Some((1, 0)));
+        assert_eq!((event.kind, event.uuid, event.mig), of_instance, "with an ECC error: {ecc}");
+    }
 }
 
 #[test]
 fn a_burst_of_events_names_every_gpu_and_never_an_older_xid() {
     let bench = Bench::scanned(Shape::Hgx);
-    for xid in 100..140 {
-        bench.node.xid(xid as usize % 8, xid).unwrap();
-    }
+    (100..140).for_each(|xid| bench.node.xid(xid as usize % 8, xid).unwrap());
     for xid in 100..140 {
         let event = bench.event(|event| is_xid(&event.kind));
         assert_eq!(event.uuid, Some(bench.uuid(xid as usize % 8)));

@@ -133,16 +133,12 @@ fn a_gpu_that_hangs_is_not_asked_again_until_the_call_returns() {
 #[test]
 fn after_three_calls_that_hang_none_is_begun_until_one_returns() {
     let bench = Bench::scanned(Shape::Hgx);
-    for gpu in 0..3 {
-        bench.node.wedge(gpu).unwrap();
-    }
+    (0..3).for_each(|gpu| bench.node.wedge(gpu).unwrap());
     let error = bench.try_scan().unwrap_err();
     assert_eq!(error, NvmlError::Exhausted(3));
     assert_eq!(bench.provider.probe(&bench.uuid(7)).unwrap_err(), error);
     assert_eq!((bench.try_scan().unwrap_err(), bench.provider.hanging()), (error, 3));
-    for gpu in 0..3 {
-        bench.node.release(gpu).unwrap();
-    }
+    (0..3).for_each(|gpu| bench.node.release(gpu).unwrap());
     until("the abandoned calls return", || bench.provider.hanging() == 0);
     assert_eq!(bench.scan().gpus.len(), 8);
     assert!(bench.probe(7).is_clean());
@@ -206,9 +202,7 @@ fn a_removed_gpu_leaves_and_an_added_one_is_heard() {
 fn a_dead_gpu_does_not_restart_nvml_at_every_scan() {
     let bench = Bench::new(Shape::Pairs);
     bench.node.lose(0).unwrap();
-    for _ in 0..14 {
-        bench.scan();
-    }
+    (0..14).for_each(|_| _ = bench.scan());
     let starts = bench.node.nvml_calls().unwrap()["nvmlInit_v2"];
     assert_eq!(starts, 1 + 4, "at first, and after 1, 2, 4 and 8 scans");
     let restarts = bench.events.try_iter().filter(|event| event.kind == EventKind::Listening).count();

@@ -37,8 +37,7 @@ fn a_node_with_another_minor_number_is_not_the_gpus() {
     if !make("195", "6") {
         return skipped("no right to make device nodes");
     }
-    let why = "/dev/nvidia5 has the minor number 6 and opens another device";
-    assert_eq!(nodes::gpu(&dev, 5), Err(why.to_owned()));
+    assert_eq!(nodes::gpu(&dev, 5), Err("/dev/nvidia5 has the minor number 6 and opens another device".to_owned()));
     assert!(make("195", "5") && nodes::gpu(&dev, 5).is_ok());
     assert!(make("1", "3") && nodes::gpu(&dev, 5).is_ok(), "a stand-in for a node is no GPU's");
 }

@@ -47,37 +47,23 @@ fn the_same_seed_builds_the_same_machine_and_another_builds_another() {
 }
 
 #[test]
-fn gpus_on_an_nvswitch_are_one_nvlink_domain() {
-    let bench = Bench::new(Shape::Hgx);
-    let scan = bench.scan();
-    assert!(scan.gpus.iter().all(|gpu| gpu.nvlink.switched));
-    assert_eq!(scan.nvlink_domains().len(), 1);
-    assert_eq!(scan.nvlink_domains()[0].len(), 8);
-}
-
-#[test]
-fn bridged_pairs_are_an_nvlink_domain_each() {
-    let bench = Bench::new(Shape::Pairs);
-    let scan = bench.scan();
-    assert_eq!(scan.gpus[0].nvlink.peers, [(bench.gpu_bdf(1), 4)]);
-    let domains: Vec<usize> = scan.nvlink_domains().iter().map(Vec::len).collect();
-    assert_eq!(domains, [2, 2]);
-}
-
-#[test]
-fn a_full_mesh_of_links_is_one_nvlink_domain() {
-    let bench = Bench::new(Shape::Grace);
-    let scan = bench.scan();
-    assert_eq!(scan.gpus[0].nvlink.peers.len(), 3);
-    assert_eq!(scan.nvlink_domains().len(), 1);
-}
-
-#[test]
-fn a_gpu_without_links_is_alone() {
-    let bench = Bench::new(Shape::Single);
-    let scan = bench.scan();
-    assert!(scan.gpus[0].nvlink.peers.is_empty() && !scan.gpus[0].nvlink.switched);
-    assert_eq!(scan.nvlink_domains().len(), 1);
+fn an_nvswitch_a_bridge_a_full_mesh_and_a_gpu_alone_are_an_nvlink_domain_each() {
+    // Sizes of the domains; of the first GPU its peers, and whether it is on a switch.
+    for (shape, sizes, peers, switched) in [
+        (Shape::Hgx, &[8][..], None, true),
+        (Shape::Pairs, &[2, 2], Some(1), false),
+        (Shape::Grace, &[4], Some(3), false),
+        (Shape::Single, &[1], Some(0), false),
+    ] {
+        let bench = Bench::new(shape);
+        let scan = bench.scan();
+        assert_eq!(scan.nvlink_domains().iter().map(Vec::len).collect::<Vec<_>>(), sizes, "{shape:?}");
+        assert!(scan.gpus.iter().all(|gpu| gpu.nvlink.switched == switched), "{shape:?}");
+        assert!(peers.is_none_or(|peers| scan.gpus[0].nvlink.peers.len() == peers), "{shape:?}");
+        if shape == Shape::Pairs {
+            assert_eq!(scan.gpus[0].nvlink.peers, [(bench.gpu_bdf(1), 4)]);
+        }
+    }
 }
 
 #[test]

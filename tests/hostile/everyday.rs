@@ -4,7 +4,7 @@ use baton::contract::key;
 use kube::Client;
 use serde_json::{Value, json};
 
-use crate::world::{Call, LEASES, SYSTEM, World, assignment, device, pod};
+use crate::world::{Call, LEASES, SYSTEM, World, assignment, device, pod, user};
 
 const PODS: &str = "/api/v1/namespaces/ml/pods";
 const NODE: &str = "/api/v1/nodes/node-a";
@@ -19,16 +19,10 @@ fn lock() -> Value {
 
 /// A controller of kube-system, with rights over pods and nodes and none to override.
 async fn controller(world: &World, name: &str) -> Client {
-    let path = "/apis/rbac.authorization.k8s.io/v1";
-    let user = format!("system:serviceaccount:kube-system:{name}");
+    let account = format!("system:serviceaccount:kube-system:{name}");
     let rules = json!([{"apiGroups": ["", "policy"], "resources": ["*"], "verbs": ["*"]}]);
-    let binding = json!({"metadata": {"name": name}, "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name},
-        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}]});
-    world
-        .admin(Call::create(format!("{path}/clusterroles"), json!({"metadata": {"name": name}, "rules": rules})))
-        .await;
-    world.admin(Call::create(format!("{path}/clusterrolebindings"), binding)).await;
-    world.acting_as(&user, &["system:serviceaccounts"]).await
+    world.role(None, name, rules, user(&account)).await;
+    world.acting_as(&account, &["system:serviceaccounts"]).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -186,14 +180,8 @@ async fn an_operator_with_the_right_to_override_breaks_the_glass() {
     let tenant = world.tenant().await;
     let forge = Call::patch(format!("{PODS}/served"), annotate(key::GPU_MINORS, json!("2")));
     assert!(forge.send(&tenant).await.is_err());
-    let path = "/apis/rbac.authorization.k8s.io/v1";
     let rules = json!([{"apiGroups": ["baton.io"], "resources": ["overrides"], "verbs": ["use"]}]);
-    let binding = json!({"metadata": {"name": "glass"}, "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "glass"},
-        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "tenant"}]});
-    world
-        .admin(Call::create(format!("{path}/clusterroles"), json!({"metadata": {"name": "glass"}, "rules": rules})))
-        .await;
-    world.admin(Call::create(format!("{path}/clusterrolebindings"), binding)).await;
+    world.role(None, "glass", rules, user("tenant")).await;
     crate::harness::wait::until("the override counts", crate::world::SOON, async || forge.send(&tenant).await.ok())
         .await;
 }

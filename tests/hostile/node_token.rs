@@ -43,26 +43,52 @@ async fn another_node_is_neither_annotated_tainted_labelled_nor_cordoned() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_its_own_node_it_writes_no_taint_and_no_cordon() {
+async fn it_writes_the_labels_device_and_lease_of_its_own_node_and_no_more_of_any() {
     let world = World::start().await;
-    let thief = world.node_daemon("node-a").await;
-    let calls = [
+    let (own, other) = (format!("{DEVICE_PATH}/node-a"), format!("{DEVICE_PATH}/node-b"));
+    let leases = format!("/apis/coordination.k8s.io/v1/namespaces/{LEASES}/leases");
+    let theirs = world.admin(Call::create(&leases, lease("baton-agent-node-b", "node-b", 90))).await;
+    let taken_out = annotate(key::CORDONED, json!("{\"GPU-node-a\":{\"reason\":\"burns\"}}"));
+    world.admin(Call::patch(&own, taken_out)).await;
+    let spec = [
         Call::patch(OWN, json!({"spec": {"unschedulable": true}})),
         Call::patch(OWN, json!({"spec": {"taints": [{"key": "a", "effect": "NoSchedule"}]}})),
     ];
-    world.attack(&thief, NODES, "no spec of a Node", &calls).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_its_own_node_it_writes_only_the_labels_of_its_gpus() {
-    let world = World::start().await;
-    let thief = world.node_daemon("node-a").await;
-    let calls = [
+    let labels = [
         Call::patch(OWN, json!({"metadata": {"labels": {"node-role.kubernetes.io/control-plane": ""}}})),
         Call::patch(OWN, json!({"metadata": {"labels": {"zone": "2"}}})),
         Call::json_patch(OWN, json!([{"op": "remove", "path": "/metadata/labels/zone"}])),
     ];
-    world.attack(&thief, NODES, "only those of its GPUs", &calls).await;
+    let devices = [
+        Call::patch(&other, json!({"spec": {"devices": []}})),
+        Call::apply(&other, device("node-b")),
+        Call::create(DEVICE_PATH, device("node-c")),
+        Call::apply(&format!("{DEVICE_PATH}/node-d"), device("node-d")),
+    ];
+    let put_back = [json!("{}"), Value::Null].map(|word| Call::patch(&own, annotate(key::CORDONED, word)));
+    let of_leases = [
+        Call::replace(format!("{leases}/baton-agent-node-b"), held_by_the_thief(theirs, 90)),
+        Call::create(&leases, lease("baton-agent-node-c", "thief", 90)),
+        Call::create(&leases, lease("anything", "thief", 90)),
+    ];
+    // The garbage collector deletes what belongs to an object that is not there, and a finalizer keeps what is deleted.
+    let uid = "00000000-0000-0000-0000-000000000000";
+    let node = json!([{"apiVersion": "v1", "kind": "Node", "name": "node-b", "uid": uid, "blockOwnerDeletion": true}]);
+    let gone = json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "gone", "uid": uid}]);
+    let kept = |path: &str, owner: Value| {
+        [json!({"finalizers": ["example.com/keep"]}), json!({ "ownerReferences": owner })]
+            .map(|metadata| Call::patch(path, json!({ "metadata": metadata })))
+    };
+    let all: [(&str, &str, &[Call]); 7] = [
+        (NODES, "no spec of a Node", &spec),
+        (NODES, "only those of its GPUs", &labels),
+        (DEVICES, "this token is for node node-a", &devices),
+        (DEVICES, "people have taken out", &put_back),
+        (LEASE_POLICY, "this token is for node node-a", &of_leases),
+        (DEVICES, "no owner but its own Node", &kept(&own, node)),
+        (NODES, "neither finalizers nor owners", &kept(OWN, gone)),
+    ];
+    world.attacks(&world.node_daemon("node-a").await, &all).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -83,19 +109,6 @@ async fn it_locks_no_node_not_even_its_own() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn it_writes_neither_owners_nor_finalizers_of_its_node() {
-    let world = World::start().await;
-    let thief = world.node_daemon("node-a").await;
-    // The garbage collector deletes what belongs to an object that is not there.
-    let owner = json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "gone", "uid": "00000000-0000-0000-0000-000000000000"}]);
-    let calls = [
-        Call::patch(OWN, json!({"metadata": {"finalizers": ["example.com/keep"]}})),
-        Call::patch(OWN, json!({"metadata": {"ownerReferences": owner}})),
-    ];
-    world.attack(&thief, NODES, "neither finalizers nor owners", &calls).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn it_neither_sets_nor_removes_the_lock_of_another_node() {
     let world = World::start().await;
     world.admin(Call::patch(OTHER, annotate(key::NODE_LOCK, json!("2026-11-22T10:00:00Z,ml,other,uid")))).await;
@@ -111,59 +124,6 @@ async fn it_neither_sets_nor_removes_the_lock_of_another_node() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_devices_of_another_node_are_neither_changed_nor_made() {
-    let world = World::start().await;
-    let thief = world.node_daemon("node-a").await;
-    let calls = [
-        Call::patch(format!("{DEVICE_PATH}/node-b"), json!({"spec": {"devices": []}})),
-        Call::apply(&format!("{DEVICE_PATH}/node-b"), device("node-b")),
-        Call::create(DEVICE_PATH, device("node-c")),
-        Call::apply(&format!("{DEVICE_PATH}/node-d"), device("node-d")),
-    ];
-    world.attack(&thief, DEVICES, "this token is for node node-a", &calls).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn its_device_object_keeps_nothing_from_being_deleted() {
-    let world = World::start().await;
-    let uid = "00000000-0000-0000-0000-000000000000";
-    let other = json!([{"apiVersion": "v1", "kind": "Node", "name": "node-b", "uid": uid, "blockOwnerDeletion": true}]);
-    let thief = world.node_daemon("node-a").await;
-    let calls = [
-        Call::patch(format!("{DEVICE_PATH}/node-a"), json!({"metadata": {"finalizers": ["example.com/keep"]}})),
-        Call::patch(format!("{DEVICE_PATH}/node-a"), json!({"metadata": {"ownerReferences": other}})),
-    ];
-    world.attack(&thief, DEVICES, "no owner but its own Node", &calls).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_gpu_that_people_took_out_is_not_put_back_by_its_node() {
-    let world = World::start().await;
-    let word = annotate(key::CORDONED, json!("{\"GPU-node-a\":{\"reason\":\"burns\"}}"));
-    world.admin(Call::patch(format!("{DEVICE_PATH}/node-a"), word)).await;
-    let thief = world.node_daemon("node-a").await;
-    let calls = [
-        Call::patch(format!("{DEVICE_PATH}/node-a"), annotate(key::CORDONED, json!("{}"))),
-        Call::patch(format!("{DEVICE_PATH}/node-a"), annotate(key::CORDONED, Value::Null)),
-    ];
-    world.attack(&thief, DEVICES, "people have taken out", &calls).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_lease_of_another_node_is_neither_renewed_nor_made() {
-    let world = World::start().await;
-    let path = format!("/apis/coordination.k8s.io/v1/namespaces/{LEASES}/leases");
-    let theirs = world.admin(Call::create(&path, lease("baton-agent-node-b", "node-b", 90))).await;
-    let thief = world.node_daemon("node-a").await;
-    let calls = [
-        Call::replace(format!("{path}/baton-agent-node-b"), held_by_the_thief(theirs, 90)),
-        Call::create(&path, lease("baton-agent-node-c", "thief", 90)),
-        Call::create(&path, lease("anything", "thief", 90)),
-    ];
-    world.attack(&thief, LEASE_POLICY, "this token is for node node-a", &calls).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_leaders_lease_is_out_of_reach_by_rights_and_by_policy() {
     let world = World::start().await;
     let path = format!("/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases");
@@ -175,15 +135,10 @@ async fn the_leaders_lease_is_out_of_reach_by_rights_and_by_policy() {
     assert!(why.contains("cannot update resource"), "rights alone: {why}");
 
     // A role that grants too much.
-    let roles = format!("/apis/rbac.authorization.k8s.io/v1/namespaces/{SYSTEM}");
     let rules =
         json!([{"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "create", "update"]}]);
-    let binding = json!({"metadata": {"name": "too-much"}, "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "too-much"},
-        "subjects": [{"kind": "ServiceAccount", "name": "baton-device-plugin", "namespace": SYSTEM}]});
-    world
-        .admin(Call::create(format!("{roles}/roles"), json!({"metadata": {"name": "too-much"}, "rules": rules})))
-        .await;
-    world.admin(Call::create(format!("{roles}/rolebindings"), binding)).await;
+    let daemons = json!({"kind": "ServiceAccount", "name": "baton-device-plugin", "namespace": SYSTEM});
+    world.role(Some(SYSTEM), "too-much", rules, daemons).await;
     crate::harness::wait::until("the role counts", crate::world::SOON, async || {
         take.send(&thief).await.err().filter(|why| !why.contains("cannot update resource"))
     })

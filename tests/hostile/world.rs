@@ -19,7 +19,6 @@ pub const SOON: Duration = Duration::from_secs(30);
 pub const SYSTEM: &str = "baton-system";
 pub const LEASES: &str = "baton-system-nodes";
 
-/// One request.
 #[derive(Debug, Clone)]
 pub struct Call {
     method: &'static str,
@@ -66,7 +65,6 @@ impl Call {
     }
 }
 
-/// The cluster.
 pub struct World {
     pub server: TestServer,
 }
@@ -93,21 +91,24 @@ impl World {
             ("pods pods/status pods/binding pods/ephemeralcontainers pods/resize bindings", ""),
             ("podgroups", "scheduling.sigs.k8s.io"),
         ] {
-            world.grant("tenant", "ml", resources, group).await;
+            let resources: Vec<&str> = resources.split(' ').collect();
+            let verbs = json!(["get", "create", "update", "patch", "delete"]);
+            let rules = json!([{"apiGroups": [group], "resources": resources, "verbs": verbs}]);
+            world.role(Some("ml"), &format!("tenant-{}", resources[0]), rules, user("tenant")).await;
         }
         world
     }
 
-    async fn grant(&self, user: &str, namespace: &str, resources: &str, group: &str) {
-        let resources: Vec<&str> = resources.split(' ').collect();
-        let name = format!("{user}-{}", resources[0]);
-        let path = format!("/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}");
-        let rules = json!([{"apiGroups": [group], "resources": resources, "verbs": ["get", "create", "update", "patch", "delete"]}]);
-        let role = json!({"metadata": {"name": name}, "rules": rules});
-        let binding = json!({"metadata": {"name": name}, "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name},
-            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}]});
-        self.admin(Call::create(format!("{path}/roles"), role)).await;
-        self.admin(Call::create(format!("{path}/rolebindings"), binding)).await;
+    /// Makes a role of these rules and gives it to the subject: in a namespace, or in the whole cluster.
+    pub async fn role(&self, namespace: Option<&str>, name: &str, rules: Value, subject: Value) {
+        let (kind, at) = match namespace {
+            Some(namespace) => ("Role", format!("namespaces/{namespace}/role")),
+            None => ("ClusterRole", "clusterrole".to_owned()),
+        };
+        let path = format!("/apis/rbac.authorization.k8s.io/v1/{at}");
+        let binding = json!({"metadata": {"name": name}, "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": name}, "subjects": [subject]});
+        self.admin(Call::create(format!("{path}s"), json!({"metadata": {"name": name}, "rules": rules}))).await;
+        self.admin(Call::create(format!("{path}bindings"), binding)).await;
     }
 
     /// The answer to an administrator.
@@ -121,15 +122,10 @@ impl World {
 
     /// The kubelet of a node. Its rights come from a role here: no node authorizer runs in these tests.
     pub async fn kubelet(&self, node: &str) -> Client {
-        let path = "/apis/rbac.authorization.k8s.io/v1";
         let rules =
             json!([{"apiGroups": [""], "resources": ["nodes", "nodes/status", "pods", "pods/status"], "verbs": ["*"]}]);
-        let role = json!({"metadata": {"name": "test-kubelets"}, "rules": rules});
-        let binding = json!({"metadata": {"name": "test-kubelets"}, "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "test-kubelets"},
-            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "system:nodes"}]});
-        for (plural, object) in [("clusterroles", role), ("clusterrolebindings", binding)] {
-            let _ = Call::create(format!("{path}/{plural}"), object).send(&self.client).await;
-        }
+        let nodes = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "system:nodes"});
+        self.role(None, "test-kubelets", rules, nodes).await;
         self.acting_as(&format!("system:node:{node}"), &["system:nodes"]).await
     }
 
@@ -156,7 +152,14 @@ impl World {
 
     /// Each call is denied by `policy` with `words`; without the policies each succeeds.
     pub async fn attack(&self, by: &Client, policy: &str, words: &str, calls: &[Call]) {
-        for call in calls {
+        self.attacks(by, &[(policy, words, calls)]).await;
+    }
+
+    /// The same of several policies.
+    pub async fn attacks(&self, by: &Client, all: &[(&str, &str, &[Call])]) {
+        for (policy, words, call) in
+            all.iter().flat_map(|(policy, words, of)| of.iter().map(move |call| (*policy, *words, call)))
+        {
             until(&format!("denied by {policy}: {call:?}"), SOON, async || match call.send(by).await {
                 Ok(_) => panic!("not denied: {call:?}"),
                 // Another policy that was just removed may deny for a moment more, and answer first.
@@ -168,7 +171,7 @@ impl World {
             .await;
         }
         self.remove_policies().await;
-        for call in calls {
+        for call in all.iter().flat_map(|(.., calls)| *calls) {
             until(&format!("without policies it succeeds: {call:?}"), SOON, async || match call.send(by).await {
                 Ok(_) => Some(()),
                 Err(why) if why.contains("denied request") => None,
@@ -197,6 +200,11 @@ impl World {
             call.send(by).await.unwrap_or_else(|why| panic!("denied: {call:?}: {why}"));
         }
     }
+}
+
+/// A user as the subject of a role.
+pub fn user(name: &str) -> Value {
+    json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": name})
 }
 
 pub fn device(node: &str) -> Value {

@@ -12,7 +12,6 @@ use serde_json::{Value, json};
 
 use super::waiting::wait;
 
-/// A fresh API server.
 pub struct Cluster {
     client: Client,
     server: ApiServer,

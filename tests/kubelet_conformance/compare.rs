@@ -8,10 +8,7 @@
 //! * whether `Register` returns before or after ListAndWatch is opened, and how two plugins that register at once interleave;
 //! * the order of pods, containers and ids in lists.
 
-use std::collections::{BTreeMap, BTreeSet};
-
-use serde_json::{Value, json};
-
+use super::prelude::*;
 use super::renaming::{Ids, Renaming, ids};
 
 /// What was compared, and what chance left out.

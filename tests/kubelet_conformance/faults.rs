@@ -1,17 +1,12 @@
 //! Plugins and services that misbehave, or are made to.
 
-use std::collections::BTreeSet;
-use std::path::Path;
-
-use baton::contract::deviceplugin::RegisterRequest;
-use baton::contract::deviceplugin::registration_client::RegistrationClient;
-use baton::contract::podresources::{AllocatableResourcesRequest, GetPodResourcesRequest, ListPodResourcesRequest};
-use baton::sim::kubelet::{Kubelet, KubeletError, KubeletOptions, PodResourcesMode};
-use serde_json::json;
+use baton::contract::podresources::{AllocatableResourcesRequest, GetPodResourcesRequest};
+use baton::sim::kubelet::{KubeletError, PodResourcesMode};
 
 use super::cluster::Cluster;
 use super::node::{GPU, Node};
 use super::plugin::{Log, Plugin, dial};
+use super::prelude::*;
 use super::waiting::wait;
 
 #[tokio::test]

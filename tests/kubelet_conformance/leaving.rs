@@ -1,21 +1,14 @@
 //! How pods leave a node, held to 19 timelines of a real kubelet: the same steps, at the recorded distances in scaled time; the
 //! same chains of API events, calls, PodResources, checkpoint entries, cgroups and processes.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::time::Duration;
-
-use baton::runtime::clock;
-use baton::sim::kubelet::{CgroupLayout, Kubelet, KubeletOptions, Periods, STOP_SECONDS};
+use baton::sim::kubelet::{CgroupLayout, STOP_SECONDS};
 use futures::{FutureExt, StreamExt};
-use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::{DeleteParams, EvictParams, Patch, PatchParams, PostParams};
-use serde_json::{Value, json};
-use tokio::sync::watch;
 
 use super::cluster::Cluster;
 use super::observer::{GPU, Observer, gone_status};
+use super::prelude::*;
 use super::timeline::{self, Chains, Done, LEFT_OUT, LINES_LEFT_OUT, Timeline, chains};
 use super::waiting::wait;
 

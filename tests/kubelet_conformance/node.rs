@@ -1,13 +1,8 @@
 //! A node with one GPU plugin, for tests of what the recordings do not show.
 
-use std::collections::BTreeSet;
-
-use baton::contract::podresources::pod_resources_lister_client::PodResourcesListerClient;
-use baton::sim::kubelet::{Kubelet, KubeletOptions, Periods};
-use serde_json::{Value, json};
-
 use super::cluster::Cluster;
 use super::plugin::{Log, Plugin, dial};
+use super::prelude::*;
 use super::waiting::wait;
 
 pub const GPU: &str = "example.com/gpu";

@@ -1,35 +1,25 @@
 //! A node whose every sign of a leaving pod is written down: API events, PodResources, checkpoint, cgroups and processes; and
 //! the device plugin of the recordings, which may hold a container's start until the device is free.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::sync::Mutex;
 
 use baton::contract::deviceplugin::device_plugin_server::{DevicePlugin, DevicePluginServer};
-use baton::contract::deviceplugin::registration_client::RegistrationClient;
 use baton::contract::deviceplugin::{
     AllocateRequest, AllocateResponse, ContainerAllocateResponse, ContainerPreferredAllocationResponse, Device,
     DevicePluginOptions, Empty, ListAndWatchResponse, PreStartContainerRequest, PreStartContainerResponse,
-    PreferredAllocationRequest, PreferredAllocationResponse, RegisterRequest,
+    PreferredAllocationRequest, PreferredAllocationResponse,
 };
-use baton::contract::podresources::ListPodResourcesRequest;
-use baton::contract::podresources::pod_resources_lister_client::PodResourcesListerClient;
-use baton::runtime::clock;
-use baton::sim::kubelet::Kubelet;
 use futures::{Stream, StreamExt};
-use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::{ListParams, WatchEvent, WatchParams};
-use serde_json::{Value, json};
 use tokio::net::UnixListener;
-use tokio::sync::watch;
 use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
 use super::plugin::dial;
+use super::prelude::*;
 use super::timeline::Line;
 
 pub const GPU: &str = "example.com/gpu";

@@ -1,30 +1,26 @@
 //! A device plugin that records every call with its arguments and with what PodResources said at that moment, and that can
 //! be set to fail, to be slow or to end its stream. The same plugin made the recordings.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::sync::Mutex;
 
 use baton::contract::deviceplugin::device_plugin_server::{DevicePlugin, DevicePluginServer};
-use baton::contract::deviceplugin::registration_client::RegistrationClient;
 use baton::contract::deviceplugin::{
     AllocateRequest, AllocateResponse, ContainerAllocateResponse, ContainerPreferredAllocationResponse, Device,
     DevicePluginOptions, Empty, ListAndWatchResponse, PreStartContainerRequest, PreStartContainerResponse,
-    PreferredAllocationRequest, PreferredAllocationResponse, RegisterRequest,
+    PreferredAllocationRequest, PreferredAllocationResponse,
 };
-use baton::contract::podresources::ListPodResourcesRequest;
-use baton::contract::podresources::pod_resources_lister_client::PodResourcesListerClient;
 use futures::Stream;
 use hyper_util::rt::TokioIo;
-use serde_json::{Value, json};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
 use tokio_util::sync::CancellationToken;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Response, Status};
+
+use super::prelude::*;
 
 /// What both plugins saw, in order.
 #[derive(Clone, Default)]
@@ -87,7 +83,6 @@ impl Plugin {
         self.0.control.send_replace(set);
     }
 
-    /// Lets the slow Allocate answer.
     pub fn release(&self) {
         self.0.release.notify_one();
     }
@@ -102,7 +97,6 @@ impl Plugin {
         tokio::spawn(plugin.watch_own_socket(stop, serving));
     }
 
-    /// Ends every connection.
     pub fn stop(&self) {
         self.0.running.lock().unwrap().cancel();
     }

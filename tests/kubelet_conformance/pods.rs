@@ -1,11 +1,8 @@
 //! What becomes of pods: ends, deletions, sidecars, refusals.
 
-use baton::contract::podresources::ListPodResourcesRequest;
-use baton::runtime::clock;
-use serde_json::{Value, json};
-
 use super::node::{Node, container, pod};
 use super::plugin::Plugin;
+use super::prelude::*;
 use super::waiting::wait;
 
 #[tokio::test]
@@ -115,8 +112,7 @@ async fn a_node_that_was_given_up_is_ready_again_with_the_kubelets_next_look() {
         let conditions = node["status"]["conditions"].as_array().cloned().unwrap_or_default();
         conditions.into_iter().find(|one| one["type"] == "Ready").unwrap_or_default()
     };
-    let before = ready(&node.cluster.node("node-a").await);
-    assert_eq!(before["status"], "True");
+    assert_eq!(ready(&node.cluster.node("node-a").await)["status"], "True");
     // As the node lifecycle controller does after 40 s without a sign of life.
     let long_ago = "2020-01-01T00:00:00Z";
     let unknown = json!([{"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown",
@@ -133,10 +129,7 @@ async fn a_node_that_was_given_up_is_ready_again_with_the_kubelets_next_look() {
 
 #[tokio::test]
 async fn the_node_and_its_lease_tell_who_and_where_it_is() {
-    let node = Node::with(|options| {
-        options.labels.insert("pool".into(), "gpu".into());
-    })
-    .await;
+    let node = Node::with(|options| _ = options.labels.insert("pool".into(), "gpu".into())).await;
     let object = node.cluster.node("node-a").await;
     let labels = &object["metadata"]["labels"];
     for (key, value) in [("kubernetes.io/hostname", "node-a"), ("kubernetes.io/os", "linux"), ("pool", "gpu")] {

@@ -11,9 +11,7 @@ pub enum Act {
     Pods(Vec<Value>),
     /// Told a plugin how to behave.
     Control(String, Value),
-    /// Restarted a plugin.
     PluginRestart(String),
-    /// Restarted the kubelet.
     KubeletRestart,
 }
 

@@ -4,9 +4,7 @@
 //! other, and so do the rest of the ids it chose from. The renaming is kept as classes: pairs of equally large sets whose
 //! members cannot be distinguished yet. Two sets are the same when every class lies in both of them wholly or not at all.
 
-use std::collections::BTreeSet;
-
-use serde_json::Value;
+use super::prelude::*;
 
 pub type Ids = BTreeSet<String>;
 

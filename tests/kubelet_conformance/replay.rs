@@ -1,17 +1,13 @@
 //! Plays a recording and compares as it goes.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use super::cluster::Cluster;
 use super::compare::Tally;
 use super::plugin::{Log, Plugin};
+use super::prelude::*;
 use super::recording::{Act, Scenario, Snapshot};
 use super::renaming::{Ids, Renaming};
 use super::waiting::{DEADLINE, wait};
 use super::{compare, recording};
-use baton::runtime::clock;
-use baton::sim::kubelet::{Kubelet, KubeletOptions, Periods};
-use serde_json::{Value, json};
 
 /// Real seconds for a kubelet's second.
 const SCALE: f64 = 0.04;

@@ -1,11 +1,9 @@
 //! Restarts of the kubelet, of the node and of the API server, which the recordings show only in part.
 
-use baton::sim::kubelet::{Kubelet, KubeletOptions};
-use serde_json::json;
-
 use super::cluster::Cluster;
 use super::node::{GPU, Node, container, pod};
 use super::plugin::{Log, Plugin};
+use super::prelude::*;
 use super::waiting::wait;
 
 #[tokio::test]

@@ -3,10 +3,7 @@
 //! What one says of a thing is a chain: all lines of one kind about one name (`process a/main`: runs, GONE). Chains must be
 //! equal, lines of one name must come in the recorded order where it had one, and ends must take the recorded time.
 
-use std::collections::{BTreeMap, BTreeSet};
-
-use serde_json::Value;
-
+use super::prelude::*;
 use super::recording::lines_of;
 
 /// Lines that are about things the simulation does not have, and why they say nothing more.

@@ -5,7 +5,6 @@ mod until;
 
 use std::time::Duration;
 
-/// How long anything may take.
 pub const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Waits until a condition yields a value; fails after [`DEADLINE`].

@@ -59,7 +59,6 @@ pub fn path_sep(tokens: &[TokenTree], at: usize) -> bool {
     punct(tokens.get(at), ':') && punct(tokens.get(at + 1), ':')
 }
 
-/// The tokens inside a group.
 pub fn inside(token: Option<&TokenTree>) -> Option<Vec<TokenTree>> {
     match token {
         Some(TokenTree::Group(group)) => Some(group.stream().into_iter().collect()),

@@ -93,7 +93,6 @@ pub fn uncounted<T>(run: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Hits per branch.
 pub struct Coverage {
     hits: Vec<AtomicU64>,
 }

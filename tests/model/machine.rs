@@ -56,7 +56,6 @@ pub enum Action {
     Mute { node: usize },
 }
 
-/// The model.
 #[derive(Clone)]
 pub struct Handoff {
     pub setup: Setup,

@@ -18,7 +18,6 @@ pub type ClaimKey = (usize, Option<Lock>, bool, u8, [Pod; PODS], Option<Lock>, b
 /// What an account of a node sees: node, its agent, all pods, its books, which pods are live.
 pub type CountKey = (usize, bool, [Pod; PODS], [Book; PODS], [bool; PODS]);
 
-/// Answers that are known.
 pub struct Known<K, V> {
     shards: Vec<Mutex<HashMap<K, V>>>,
     hasher: RandomState,

@@ -23,7 +23,6 @@ pub const GPU: &str = key::NVIDIA_GPU;
 /// A pod's shape; every container asks for one whole GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
-    /// One container.
     One,
     /// Two containers that run together: two GPUs.
     Two,
@@ -63,7 +62,6 @@ pub enum Proof {
     Settled,
 }
 
-/// One model.
 #[derive(Clone)]
 pub struct Setup {
     pub name: &'static str,
@@ -71,7 +69,6 @@ pub struct Setup {
     /// Node of each device.
     pub home: [usize; DEVICES],
     pub format: LockFormat,
-    /// The kubelet has PodResources.
     pub pod_resources: bool,
     /// The faults that may happen, a letter each.
     pub budget: String,
@@ -256,7 +253,6 @@ fn template(pod: usize, shape: Shape) -> HandoffPod {
     }
 }
 
-/// Name of a container.
 pub fn container(at: usize) -> &'static str {
     ["first", "second"][at]
 }

@@ -28,7 +28,6 @@ pub struct Bound {
     pub time: u8,
 }
 
-/// The pod object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Life {
     /// Not created yet.
@@ -41,7 +40,6 @@ pub enum Life {
     Gone,
 }
 
-/// `status.phase`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Phase {
     Pending,
@@ -168,7 +166,6 @@ pub struct Faults {
     pub mutes: u8,
 }
 
-/// Everything.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct State {
     pub pods: [Pod; PODS],
@@ -189,7 +186,6 @@ impl Pod {
     pub fn new(life: Life, phase: Phase) -> Self {
         Self { life, phase, bound: None, edited: None, named: 0, overtaken: false }
     }
-    /// The API server has it.
     pub fn exists(&self) -> bool {
         !matches!(self.life, Life::Absent | Life::Gone)
     }

@@ -158,7 +158,6 @@ impl Handoff {
         Lock { pod, time }
     }
 
-    /// The number of a uid.
     pub fn number_of_uid(&self, uid: &PodUid) -> Option<usize> {
         self.setup.table.pods.iter().position(|known| known.pod.uid == *uid)
     }

@@ -13,5 +13,6 @@ mod life;
 #[path = "../harness/nics.rs"]
 #[allow(dead_code)] // other crates of tests use more of it
 mod nics;
+mod prelude;
 #[path = "../harness/skip.rs"]
 mod skip;

@@ -1,13 +1,9 @@
 //! `baton audit` against an API server over TLS, as an operator runs it.
 
-use baton::contract::inventory::{self, Device};
-use baton::contract::key;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use baton::contract::inventory;
 use k8s_openapi::api::resource::v1::ResourceSlice;
-use kube::api::PostParams;
-use serde_json::{Value, json};
 
-use crate::harness::TestServer;
+use crate::prelude::*;
 
 /// All output of `baton audit`, which ends with this code.
 async fn audit(server: &TestServer, more: &[&str], expected: i32) -> String {
@@ -62,8 +58,7 @@ async fn a_sound_cluster_passes_and_a_device_of_two_pods_is_named_with_exit_code
     assert_eq!(lines[2..], [verdict]);
 
     pods.create(&PostParams::default(), &pod("two")).await.unwrap();
-    let said = audit(&server, &[], 1).await;
-    assert!(said.contains("device GPU-0 of node node-a: pods hold 200 of 100 compute"), "{said}");
+    tells(audit(&server, &[], 1).await, ["device GPU-0 of node node-a: pods hold 200 of 100 compute"]);
     let said = audit(&server, &["-o", "json"], 1).await;
     let printed: Value = serde_json::from_str(&said).unwrap();
     assert_eq!((&printed["apiVersion"], &printed["kind"]), (&"baton.io/v1alpha1".into(), &"AuditReport".into()));

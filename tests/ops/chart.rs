@@ -1,18 +1,11 @@
 //! The chart by a real Helm: it gives the checked-in manifests, and says which value is wrong.
 
-use std::collections::BTreeMap;
-use std::path::Path;
-use std::process::Command;
-
 use baton::ops::demo::apply_all;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::Namespace;
-use kube::api::{Api, PostParams};
-use serde_json::{Value, json};
 
-use crate::harness::pods::pod;
-use crate::harness::{TestCluster, TestServer};
 use crate::helm::{CHART, Helm};
+use crate::prelude::*;
 use crate::program::kubectl;
 
 /// Objects by kind, namespace and name.

@@ -1,18 +1,16 @@
 //! The chart as it is written, without Helm: every key, port, flag, name and permission in it is one of the program's.
 
-use std::collections::BTreeSet;
-use std::path::Path;
-
 use baton::contract::gang::PodGroupApi;
 use baton::contract::gang::key::{MANAGED_BY, MANAGED_BY_BATON, POD_KEYS, TIMEOUT};
-use baton::contract::{AgentStatus, LEASE_PREFIX, key};
+use baton::contract::{AgentStatus, LEASE_PREFIX};
 use baton::ops::config::{Setting, THEIRS, print_yaml};
-use baton::ops::manifests::{POLICIES, Values, agent_permissions, crds};
+use baton::ops::manifests::{POLICIES, agent_permissions, crds};
 use baton::ops::settings;
 use baton::scheduler::SchedulerOptions;
 use baton::scheduler::extender::ExtenderOptions;
 use baton::tyjob::ControllerOptions;
-use serde_json::Value;
+
+use crate::prelude::*;
 
 /// A file of `daemonset/`.
 fn read(path: &str) -> String {

@@ -1,7 +1,6 @@
 //! The binary's own words: exit codes, and errors that say what, why, and what to do.
 
-use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use crate::prelude::*;
 
 fn command(args: &[&str], environment: &[(&str, &str)]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_baton"));

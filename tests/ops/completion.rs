@@ -1,14 +1,6 @@
 //! Completions as bash asks for them: the script that `baton completion bash` prints, called with the words of a line.
 
-use std::path::Path;
-use std::process::Command;
-
-use baton::contract::inventory::Device;
-use baton::ops::manifests::Values;
-use k8s_openapi::api::core::v1::Node;
-use serde_json::json;
-
-use crate::harness::TestServer;
+use crate::prelude::*;
 
 /// What bash offers for the last word of the line.
 async fn offered(server: &TestServer, line: &str) -> Vec<String> {

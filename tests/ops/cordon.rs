@@ -1,19 +1,10 @@
 //! `baton cordon`, `uncordon` and `drain` as operators run them: with the rights of their role, one after the other and all at once.
 
-use std::path::{Path, PathBuf};
-use std::time::Duration;
-
-use baton::contract::inventory::Device;
-use baton::contract::key;
-use baton::ops::manifests::Values;
-use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::rbac::v1::ClusterRoleBinding;
-use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
-use serde_json::{Value, json};
+use kube::api::ListParams;
 
-use crate::harness::TestServer;
-use crate::harness::wait::until;
+use crate::prelude::*;
 
 /// A node with eight GPUs, and people: ada has ClusterRole baton-operator, eve has no rights.
 struct Operated {
@@ -59,7 +50,7 @@ impl Operated {
     async fn says(&self, args: &str, code: i32, parts: &[&str]) -> String {
         let (got, said) = self.baton(args).await;
         assert_eq!(got, Some(code), "{args}: {said}");
-        says(&said, parts);
+        tells(&said, parts);
         said
     }
 
@@ -98,13 +89,6 @@ impl Operated {
     }
 }
 
-#[track_caller]
-fn says(said: &str, parts: &[&str]) {
-    for part in parts {
-        assert!(said.contains(part), "{part:?} is missing in:\n{said}");
-    }
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gpu_is_cordoned_drained_and_returned_with_the_rights_of_an_operator() {
     let cluster = cluster().await;
@@ -112,9 +96,9 @@ async fn a_gpu_is_cordoned_drained_and_returned_with_the_rights_of_an_operator()
     let (code, said) =
         cluster.by(&cluster.ada, &["cordon", "node-1/gpu-3", "--reason", "fan fails", "--until", "2h"]).await;
     assert_eq!(code, Some(0), "{said}");
-    says(
-        &said,
-        &[
+    tells(
+        said,
+        [
             "node-1/gpu-3 (GPU-node-1-3) is cordoned by ada until ",
             ": fan fails",
             "held by default/train, which stays",
@@ -126,7 +110,7 @@ async fn a_gpu_is_cordoned_drained_and_returned_with_the_rights_of_an_operator()
 
     let (_, said) = cluster.baton("get devices -o wide --node node-1").await;
     let row = said.lines().find(|line| line.contains("gpu-3")).unwrap();
-    says(row, &["cordoned", "100%", "default/train", "cordoned by ada until"]);
+    tells(row, ["cordoned", "100%", "default/train", "cordoned by ada until"]);
     let (_, said) = cluster.baton("get nodes -o json").await;
     let nodes: Value = serde_json::from_str(&said).unwrap();
     assert_eq!(nodes["items"][0]["gpu"]["cordoned"], 1);
@@ -212,7 +196,7 @@ async fn what_cannot_be_cordoned_is_named_with_what_there_is() {
     ] {
         let (got, said) = cluster.by(&cluster.ada, &[&["cordon"], args, &why].concat()).await;
         assert_eq!(got, Some(code), "{args:?}: {said}");
-        says(&said, parts);
+        tells(said, parts);
     }
     cluster.says("cordon node-1/gpu-0", 2, &["--reason"]).await;
     let (code, said) = cluster.by(&cluster.ada, &["cordon", "node-1/gpu-0", "--reason", "a\nb"]).await;
@@ -232,12 +216,12 @@ async fn a_user_without_the_rights_is_told_which_are_missing() {
     for args in [&["cordon", "node-1/gpu-0", "--reason", "x"][..], &["drain", "node-1/gpu-0"], &["get", "devices"]] {
         let (code, said) = cluster.by(&cluster.eve, args).await;
         assert_eq!(code, Some(1), "{args:?}: {said}");
-        says(&said, &["eve", "forbidden"]);
+        tells(&said, ["eve", "forbidden"]);
     }
     let (_, said) = cluster.by(&cluster.eve, &["get", "devices"]).await;
-    says(&said, &["`kubectl create clusterrolebinding NAME --clusterrole=baton-operator --user=USER`"]);
+    tells(&said, ["`kubectl create clusterrolebinding NAME --clusterrole=baton-operator --user=USER`"]);
     let (_, said) = cluster.by(&cluster.eve, &["get", "queue"]).await;
-    says(&said, &["`kubectl -n baton-system create rolebinding NAME --role=baton-operator --user=USER`"]);
+    tells(&said, ["`kubectl -n baton-system create rolebinding NAME --role=baton-operator --user=USER`"]);
     // Baton's own view role lets people look and not touch.
     cluster.says("get queue", 1, &["no scheduler leads in namespace baton-system", "--admin-url"]).await;
 }

@@ -1,20 +1,15 @@
 //! `baton demo` as a user runs it: exit code 0, one JSON object that holds what it promises, and with `--keep` a cluster for
 //! kubectl.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::io::{BufRead, BufReader, Read};
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::io::{BufRead, Read};
 use std::sync::mpsc::{self, Receiver};
-use std::time::Duration;
 
-use baton::runtime::clock;
-use k8s_openapi::api::core::v1::{Event, Pod};
+use k8s_openapi::api::core::v1::Event;
 use kube::Api;
-use kube::api::{ListParams, PostParams};
+use kube::api::ListParams;
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use serde_json::{Value, json};
 
+use crate::prelude::*;
 use crate::{demo_kubectl, picture, program};
 
 /// A daemon that ended is started again within seconds.
@@ -339,7 +334,7 @@ fn every_fault_of_a_kept_demo_is_shown_where_people_look() {
     shows("get pods hangs -n default -o json", &[stuck]);
     shows(&format!("explain node {roomy}"), &["lock: held by default/hangs for ", stuck]);
     let text = shows("explain pod default/hangs", &[&format!("bound to node {roomy}; stuck: ")]);
-    assert!(text.contains("the node daemon was asked which calls it has answered: no answer"), "{text}");
+    tells(text, ["the node daemon was asked which calls it has answered: no answer"]);
     let noted = || {
         events_of(&demo.config, "hangs")
             .into_iter()

@@ -1,13 +1,11 @@
 //! A TYJob from kubectl's side, in the cluster that `baton demo --keep` leaves: applied, watched to its end, described and
 //! deleted.
 
-use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::io::BufRead;
 
 use baton::contract::tyjob::Stage;
-use baton::runtime::clock;
+
+use crate::prelude::*;
 
 const EXAMPLE: &str = "daemonset/examples/tyjob.yaml";
 /// For whatever should take seconds.
@@ -123,7 +121,7 @@ pub fn job(k: &Kubectl) {
 
     let wide = k.run("get tyj pong -o wide");
     assert!(wide.contains("LEADER") && wide.contains("NODES") && wide.contains("MESSAGE"), "{wide}");
-    assert!(wide.contains("the leader pong-learner succeeded"), "{wide}");
+    tells(wide, ["the leader pong-learner succeeded"]);
     let text = k.run("describe tyj pong");
     let (_, events) = text.split_once("Events:").unwrap_or_else(|| panic!("{text}"));
     let at = |reason: &str| {

@@ -1,24 +1,16 @@
 //! `baton doctor` as an operator runs it: the binary, beside a virtual machine, a simulated kubelet and an API server over TLS.
 
-use std::collections::BTreeMap;
 use std::os::unix::net::UnixListener;
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
-use baton::contract::inventory::Device;
-use baton::contract::{LockFormat, LockWord, key};
-use baton::ops::manifests::Values;
-use baton::runtime::clock;
+use baton::contract::{LockFormat, LockWord};
 use baton::sim::apiserver::Rule;
 use baton::sim::hardware::{GpuValue, NodeSpec, NvmlReturn, VirtualNode};
 use baton::sim::kubelet::{Kubelet, KubeletOptions};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::resource::v1::ResourceSlice;
-use kube::api::{Api, DeleteParams, PostParams};
-use serde_json::{Value, json};
 
-use crate::harness::{TestServer, timings};
+use crate::harness::timings;
+use crate::prelude::*;
 
 const USER: &str = "system:serviceaccount:baton-system:baton-device-plugin";
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -209,8 +201,7 @@ async fn a_node_that_serves_is_well_in_every_check_and_a_killed_daemon_is_only_m
         ("device-object", &["all healthy"]),
         ("resource", &["nvidia.com/gpu: 8 allocatable"]),
     ];
-    let said = node.until_well(&well).await;
-    assert_eq!(said.code, Some(0));
+    assert_eq!(node.until_well(&well).await.code, Some(0));
     drop(daemon);
     let said = node.doctor(&[]).await;
     said.has("agent", "warn", &["no node daemon runs", "kubectl"]);
@@ -376,8 +367,7 @@ async fn people_get_text_and_the_wrong_flag_ends_with_2() {
     assert!(text.starts_with("ok    nvml") && text.contains("→ ") && text.contains("node node-a: "), "{text}");
     let output = run(node.command("doctor", &["-o", "yaml"])).await.unwrap();
     assert!(String::from_utf8(output.stdout).unwrap().contains("node: node-a"));
-    let output = run(node.command("doctor", &["--mig-strategy=double"])).await.unwrap();
-    assert_eq!(output.status.code(), Some(2));
+    assert_eq!(run(node.command("doctor", &["--mig-strategy=double"])).await.unwrap().status.code(), Some(2));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,10 +1,6 @@
 //! `baton get` against an API server over TLS, as an operator runs it.
 
-use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::api::PostParams;
-use serde_json::{Value, json};
-
-use crate::harness::TestServer;
+use crate::prelude::*;
 
 struct Shown(TestServer);
 
@@ -39,7 +35,7 @@ async fn a_cluster_without_the_crd_is_told_how_to_get_it() {
     cluster.node("node-a", None).await;
     let (code, _, said) = cluster.baton("get nodes").await;
     assert_eq!(code, Some(1));
-    assert!(said.contains("baton crds | kubectl apply --server-side -f -"), "{said}");
+    tells(said, ["baton crds | kubectl apply --server-side -f -"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -82,5 +78,5 @@ async fn locks_nodes_and_pods_are_shown_as_they_are() {
     std::fs::write(path, own).unwrap();
     let (code, _, said) = cluster.baton("get nodes node-z").await;
     assert_eq!(code, Some(1));
-    assert!(said.contains("node-z"), "{said}");
+    tells(said, ["node-z"]);
 }

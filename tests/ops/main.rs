@@ -24,6 +24,7 @@ mod helm;
 mod manifests;
 mod monitoring;
 mod picture;
+mod prelude;
 #[path = "../harness/kubectl.rs"]
 mod program;
 #[path = "../harness/promql.rs"]

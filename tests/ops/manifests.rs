@@ -1,7 +1,6 @@
 //! The binary carries the checked-in `daemonset/` and prints it.
 
-use std::path::Path;
-use std::process::{Command, Output};
+use crate::prelude::*;
 
 fn baton(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_baton")).args(args).current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap()

@@ -1,16 +1,10 @@
 //! What the panels of the dashboards ask for is what daemons of a running cluster answer.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
-
-use baton::contract::key;
 use promql_parser::parser::parse;
-use serde_json::Value;
 
+use crate::harness::SOON;
 use crate::harness::daemon::Daemon;
-use crate::harness::pods::pod;
-use crate::harness::wait::until;
-use crate::harness::{SOON, TestCluster};
+use crate::prelude::*;
 use crate::promql::{Asked, asked};
 
 /// Series that are there only while something is wrong, has happened or waits for long.

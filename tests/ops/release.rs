@@ -1,8 +1,7 @@
 //! `.ci/release` before it builds anything: what it refuses, and with which words. In a repository of its own, made of the files that it
 //! reads.
 
-use std::path::Path;
-use std::process::Command;
+use crate::prelude::*;
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 const VERSION: &str = env!("CARGO_PKG_VERSION");

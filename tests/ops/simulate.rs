@@ -1,10 +1,8 @@
 //! `baton simulate` as a user runs it.
 
 use std::fmt::Write;
-use std::path::Path;
-use std::process::{Command, Output};
 
-use serde_json::{Value, json};
+use crate::prelude::*;
 
 const NODES: &str = "sn,cpu_milli,memory_mib,gpu,model\n";
 const PODS: &str = "arrive,end,cpu,memory,gpus,share,model\n";
@@ -55,8 +53,7 @@ fn both_profiles_are_measured_and_drawn() {
     let svg = std::fs::read_to_string(&plot).unwrap();
     assert!(svg.starts_with("<svg") && svg.contains("patience") && svg.contains("arrived demand"));
     let table = simulate(dir.path(), &["--seeds", "1", "--load", "0.5", "--policy", "current"]).stdout;
-    let table = String::from_utf8(table).unwrap();
-    assert!(table.contains("6 nodes, 36 GPUs, load 50 %, seeds 42 to 42") && table.contains("AT 50 %"), "{table}");
+    tells(String::from_utf8(table).unwrap(), ["6 nodes, 36 GPUs, load 50 %, seeds 42 to 42", "AT 50 %"]);
 }
 
 #[test]
@@ -75,7 +72,7 @@ fn where_pods_end_the_rejected_and_the_waiting_are_shown() {
         }
     }
     let table = String::from_utf8(simulate(dir.path(), &["--seeds", "1", "--departures"]).stdout).unwrap();
-    assert!(table.contains("36 GPUs, as recorded, seeds 42 to 42"), "{table}");
+    tells(table, ["36 GPUs, as recorded, seeds 42 to 42"]);
 }
 
 #[test]

@@ -1,16 +1,11 @@
 //! What a terminal shows, which has a width and colours, and what a pipe does that closes.
 
 use std::io::Read;
-use std::process::{Command, Stdio};
 
-use baton::contract::inventory::Device;
-use baton::ops::manifests::Values;
-use k8s_openapi::api::core::v1::Node;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
-use serde_json::json;
 
-use crate::harness::TestServer;
+use crate::prelude::*;
 
 /// What `command` prints on a terminal of so many columns, and what it says beside it.
 fn on_terminal(mut command: Command, columns: u16) -> (String, String) {
@@ -70,7 +65,7 @@ async fn tables_fit_a_terminal_of_sixty_columns_and_name_what_they_leave_out() {
             assert!(said.starts_with("not shown on 60 columns: STATUS (all Ready), PARTLY FREE (all 0)"), "{said}");
             assert!(plain.contains("GPUS FREE") && plain.contains("DAEMON"), "what matters stays:\n{plain}");
             let (_, said) = printed(baton(&server, &["get", resource]), 36).await;
-            assert!(said.contains("not shown on 36 columns:") && said.contains("-o wide shows all"), "{said}");
+            tells(said, ["not shown on 36 columns:", "-o wide shows all"]);
         }
     }
 }

@@ -7,7 +7,6 @@ use baton::sim::apiserver::{ApiServer, Blackout};
 use crate::harness::ClusterNode;
 use crate::harness::daemon::Daemon;
 
-/// What happened.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Done {
     pub agent_kills: u64,

@@ -30,7 +30,6 @@ struct Out {
     stage: Stage,
 }
 
-/// The stream.
 pub struct Load {
     api: Api<Pod>,
     random: fastrand::Rng,

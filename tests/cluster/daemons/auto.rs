@@ -1,25 +1,16 @@
 //! `--node-lock=auto` with the daemons as they ship: every pod gets exactly its devices, no lock is written where the node can do
 //! without, and one is where it cannot.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::sync::Mutex;
 
-use baton::contract::{AgentStatus, Identity, key};
-use baton::sim::apiserver::{Effect, FaultRule};
-use baton::sim::kubelet::PodResourcesMode;
+use baton::contract::AgentStatus;
 use futures::TryStreamExt as _;
-use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::Node;
-use kube::api::{Api, ListParams, Patch, PatchParams, WatchEvent, WatchParams};
-use kube::{Client, ResourceExt as _};
-use serde_json::json;
+use kube::ResourceExt as _;
+use kube::api::{WatchEvent, WatchParams};
 use tokio::task::JoinHandle;
 
-use crate::harness::pods::{PodSpec, every_kind, pod};
-use crate::harness::wait::until;
-use crate::harness::{LOCK_GONE, QUICK_LEASE, SOON, TestCluster, timings};
-use crate::skip::skipped;
+use crate::harness::pods::every_kind;
+use crate::prelude::*;
 
 const AUTO: &[&str] = &["--node-lock=auto"];
 /// Marks the end of what a watch of locks is asked about.
@@ -142,24 +133,16 @@ async fn where_both_sides_need_no_lock_none_is_written_and_every_pod_gets_its_de
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_scheduler_on_auto_locks_the_nodes_of_agents_without_that_setting() {
-    let cluster = TestCluster::with_args(1, &[], AUTO).await;
-    until_it_says(&cluster, "node-0", Identity::Exact, &[]).await;
-    each_is_served_under_its_own_lock(&cluster).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn agents_on_auto_serve_pods_of_a_scheduler_that_was_not_told_under_its_locks() {
-    let cluster = TestCluster::with_args(1, AUTO, &[]).await;
-    until_it_says(&cluster, "node-0", Identity::Exact, &["baton-scheduler"]).await;
-    each_is_served_under_its_own_lock(&cluster).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn pods_of_a_scheduler_that_the_agents_do_not_name_are_served_under_the_lock() {
-    let cluster = TestCluster::with_args(1, &["--node-lock=auto", "--scheduler-names=another"], AUTO).await;
-    until_it_says(&cluster, "node-0", Identity::Exact, &["another"]).await;
-    each_is_served_under_its_own_lock(&cluster).await;
+async fn where_one_side_needs_the_lock_each_pod_is_served_under_its_own() {
+    let another: &[&str] = &["--node-lock=auto", "--scheduler-names=another"];
+    for (agents, scheduler, lockless) in
+        [(AUTO, &[][..], &["baton-scheduler"][..]), (&[], AUTO, &[]), (another, AUTO, &["another"])]
+    {
+        println!("agents {agents:?}, scheduler {scheduler:?}");
+        let cluster = TestCluster::with_args(1, agents, scheduler).await;
+        until_it_says(&cluster, "node-0", Identity::Exact, lockless).await;
+        each_is_served_under_its_own_lock(&cluster).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,19 +1,9 @@
 //! The rows of the fault table that need whole processes: what dies, is late, or is written by another client.
 
-use std::time::Duration;
+use baton::cluster::node_lock::LockWrite;
+use k8s_openapi::api::core::v1::Event;
 
-use baton::cluster::node_lock::{LockWrite, NodeLocks};
-use baton::contract::{DeviceType, key};
-use baton::runtime::clock;
-use baton::sim::apiserver::{Blackout, Effect, FaultRule};
-use baton::sim::kubelet::PodResourcesMode;
-use k8s_openapi::api::core::v1::{Event, Pod};
-use kube::api::{Api, DeleteParams, PostParams};
-
-use crate::harness::pods::{PodSpec, pod};
-use crate::harness::wait::until;
-use crate::harness::{LOCK_GONE, SOON, TestCluster, timings};
-use crate::skip::skipped;
+use crate::prelude::*;
 
 const ONE: &[(&str, &str)] = &[(key::NVIDIA_GPU, "1")];
 const ALL: &[(&str, &str)] = &[(key::NVIDIA_GPU, "8")];

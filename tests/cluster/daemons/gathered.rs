@@ -1,18 +1,7 @@
 //! Gangs in one rack, by the objects that Koordinator and Kubernetes publish, with the daemons as they ship.
 
-use std::collections::BTreeSet;
-
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};
-use kube::core::{ApiResource, GroupVersionKind};
-use serde_json::{Value, json};
-
-use baton::ops::manifests::Values;
-
 use crate::harness::control_plane::{ControlPlane, NewerFlags};
-use crate::harness::pods::pod;
-use crate::harness::wait::until;
-use crate::harness::{NAMESPACE, SOON, TestCluster, TestServer};
+use crate::prelude::*;
 
 const RACK: &str = "example.com/rack";
 const ZONE: &str = "topology.kubernetes.io/zone";
@@ -378,7 +367,7 @@ async fn natives(racks: &Racks, r2: &BTreeSet<String>) {
     let groups = racks.api("scheduling.k8s.io/v1beta1", "PodGroup");
     let refused = groups.patch("first", &PatchParams::default(), &changed).await.unwrap_err().to_string();
     println!("a change: {refused}");
-    assert!(refused.contains("immutable"), "{refused}");
+    tells(refused, ["immutable"]);
     racks.apply(&native("nothing", 2, "[]")).await.unwrap();
     assert_eq!(racks.run("nothing", 3, 8, &Group::Native("nothing", &[])).await.len(), 3, "no constraint");
 }

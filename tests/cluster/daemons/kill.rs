@@ -1,14 +1,6 @@
 //! The agent is killed with -9 around Allocate. Whatever happens to the pod, no device goes twice and the lock goes.
 
-use std::time::Duration;
-
-use baton::contract::key;
-use baton::sim::apiserver::{Effect, FaultRule};
-use baton::sim::kubelet::PodResourcesMode;
-
-use crate::harness::pods::pod;
-use crate::harness::wait::until;
-use crate::harness::{LOCK_GONE, SOON, TestCluster};
+use crate::prelude::*;
 
 const SLOW: PodResourcesMode = PodResourcesMode::Slow(Duration::from_millis(400));
 

@@ -1,10 +1,6 @@
 //! The daemon beside a kubelet that it does not know: the one whose device-plugins directory is in `BATON_KUBELET_DIR`, else a
 //! simulated one. Needs no rights on the kubelet's API server.
 
-use std::collections::BTreeSet;
-use std::path::PathBuf;
-
-use baton::contract::key;
 use baton::contract::podresources::AllocatableResourcesRequest;
 use baton::contract::podresources::pod_resources_lister_client::PodResourcesListerClient;
 use baton::sim::hardware::{NodeSpec, VirtualNode};
@@ -12,11 +8,9 @@ use baton::sim::kubelet::{Kubelet, KubeletOptions};
 use hyper_util::rt::TokioIo;
 use tonic::transport::Endpoint;
 
-use crate::harness::SOON;
 use crate::harness::cluster::agent_command;
 use crate::harness::control_plane::{ControlPlane, NewerFlags};
-use crate::harness::daemon::Daemon;
-use crate::harness::wait::until;
+use crate::prelude::*;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_kubelet_takes_every_registration_and_lists_every_device() {

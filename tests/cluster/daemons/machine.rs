@@ -1,21 +1,9 @@
 //! What a machine does to the daemons on it: clocks that are off, processes that stand still, no descriptors left, a full disk.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::Duration;
-
-use baton::contract::inventory::Device;
-use baton::contract::{DeviceType, key};
-use baton::runtime::clock;
-use kube::{Api, ResourceExt};
-use serde_json::{Value, json};
+use kube::Api;
 
 use super::faults::{all_is_free, served_exactly, serves_exactly, waits_for_a_silent_daemon};
-use crate::harness::daemon::Daemon;
-use crate::harness::pods::pod;
-use crate::harness::wait::until;
-use crate::harness::{NAMESPACE, QUICK_LEASE, SOON, TestCluster, timings};
-use crate::skip::skipped;
+use crate::prelude::*;
 
 const ONE: &[(&str, &str)] = &[(key::NVIDIA_GPU, "1")];
 
@@ -183,8 +171,7 @@ async fn a_node_whose_cdi_spec_cannot_be_written_costs_three_pods() {
         assert!(status.message.as_ref().is_some_and(|why| why.contains("CDI spec")), "{:?}", status.message);
     }
     let before = until("the node is suspect", SOON, suspect).await;
-    let why = &before.message;
-    assert!(why.contains("CDI spec") && why.contains("no new pods before"), "{why}");
+    tells(&before.message, ["CDI spec", "no new pods before"]);
     cluster.create(&pod("kept").on("node-0").app("main", ONE)).await;
     cluster.until_it_says("kept", "NodeSuspect: the machine has failed pods").await;
     let (_, nodes, _) = cluster.baton(&["get", "nodes", "--baton-namespace", NAMESPACE]).await;

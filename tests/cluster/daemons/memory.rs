@@ -1,21 +1,10 @@
 //! What a tenant's large objects cost the daemons.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
-
-use baton::contract::key;
-use baton::ops::manifests::Values;
-use baton::runtime::clock;
 use baton::sim::hardware::{NodeSpec, VirtualNode};
 use futures::StreamExt as _;
-use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::api::{Api, PostParams};
-use serde_json::json;
 
 use crate::harness::cluster::agent_command;
-use crate::harness::daemon::Daemon;
-use crate::harness::wait::until;
-use crate::harness::{TestCluster, TestServer};
+use crate::prelude::*;
 
 const NODE: &str = "large";
 /// Longest wait for a daemon that has 230 MB to read.

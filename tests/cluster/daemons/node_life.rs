@@ -1,15 +1,6 @@
 //! The kubelet restarts, the node reboots, the API server goes away.
 
-use std::time::Duration;
-
-use baton::contract::key;
-use baton::runtime::clock;
-use baton::sim::apiserver::Blackout;
-
-use crate::harness::pods::pod;
-use crate::harness::wait::until;
-use crate::harness::{LOCK_GONE, SOON, TestCluster};
-use crate::skip::skipped;
+use crate::prelude::*;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_kubelet_restart_leaves_running_pods_their_devices_and_new_ones_are_served() {

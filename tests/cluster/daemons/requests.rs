@@ -1,9 +1,7 @@
 //! Undisturbed hand-offs: each kind of pod gets exactly the devices that were chosen for it.
 
-use baton::contract::{DeviceType, key};
-
-use crate::harness::pods::{every_kind, pod};
-use crate::harness::{LOCK_GONE, TestCluster};
+use crate::harness::pods::every_kind;
+use crate::prelude::*;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_kind_of_pod_gets_exactly_its_devices_and_no_lock_stays() {

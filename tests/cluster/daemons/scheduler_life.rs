@@ -1,18 +1,8 @@
 //! The scheduler is killed with -9 between its writes, or its answers are lost: every pod is bound once, no lock is left.
 
-use std::time::Duration;
-
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
-use kube::api::PostParams;
-use serde_json::json;
 
-use baton::contract::key;
-use baton::sim::apiserver::{Effect, FaultRule};
-
-use crate::harness::pods::pod;
-use crate::harness::wait::until;
-use crate::harness::{LOCK_GONE, QUICK_LEASE, SOON, TestCluster, timings};
-use crate::skip::skipped;
+use crate::prelude::*;
 
 /// One node, and a scheduler whose Lease ends soon.
 async fn cluster() -> TestCluster {
@@ -108,7 +98,7 @@ async fn with_the_option_a_failed_gpu_costs_its_pods_and_no_others() {
         all.into_iter().find_map(|event| event.note.filter(|note| note.contains("it has no controller")))
     })
     .await;
-    assert!(told.contains("XID 79"), "{told}");
+    tells(told, ["XID 79"]);
     for name in ["bare", "runs"] {
         assert!(cluster.pod(name).await.is_some_and(|pod| !is_going(&pod)), "{name}");
     }

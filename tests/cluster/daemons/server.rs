@@ -1,22 +1,11 @@
 //! What the API server does to the daemons, or other clients do through it: out of reach for one of them, restored from a backup, refusals
 //! by a webhook, finalizers and old objects of others.
 
-use std::collections::BTreeSet;
-use std::net::SocketAddr;
-
-use baton::contract::key;
-use baton::sim::apiserver::{Effect, FaultRule};
-use kube::ResourceExt;
-use kube::api::{Patch, PatchParams};
-use serde_json::{Value, json};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use super::faults::{all_is_free, served_exactly, serves_exactly, waits_for_a_silent_daemon};
-use crate::harness::pods::pod;
-use crate::harness::wait::until;
-use crate::harness::{LOCK_GONE, QUICK_LEASE, SOON, TestCluster, timings};
-use crate::skip::skipped;
+use crate::prelude::*;
 
 const ONE: &[(&str, &str)] = &[(key::NVIDIA_GPU, "1")];
 const ALL: &[(&str, &str)] = &[(key::NVIDIA_GPU, "8")];
@@ -98,7 +87,7 @@ async fn a_store_that_is_restored_from_a_backup_is_noticed_and_listed_again() {
     server.restore(version);
     for (daemon, name) in [(&mut cluster.scheduler, "scheduler"), (&mut cluster.nodes[0].agent, "node daemon")] {
         until(&format!("the {name} ends"), SOON, async || daemon.has_ended().then_some(())).await;
-        assert!(daemon.output().contains("went back from version"), "{}", daemon.output());
+        tells(daemon.output(), ["went back from version"]);
         daemon.restart();
     }
     // A real kubelet is deaf as well, and is started again.

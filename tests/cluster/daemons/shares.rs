@@ -1,20 +1,13 @@
 //! GPU shares with limits: what a container really gets, that a process in it reads its limits, and that nothing is served without.
 
-use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixListener;
-use std::path::{Path, PathBuf};
-use std::process::Command;
 
-use baton::contract::inventory::{Device, DeviceStatus};
-use baton::contract::key;
+use baton::contract::inventory::DeviceStatus;
 use baton::decide::shares::place;
-use kube::{Api, ResourceExt};
-use serde_json::Value;
+use kube::Api;
 
-use crate::harness::pods::{PodSpec, pod};
-use crate::harness::wait::until;
-use crate::harness::{SOON, TestCluster, timings};
+use crate::prelude::*;
 
 const HALF: &[(&str, &str)] = &[(key::GPU_CORE, "50"), (key::GPU_MEMORY_RATIO, "50")];
 const QUICK: &str = "health_poll: 100ms";
@@ -125,7 +118,7 @@ async fn a_share_has_its_limits_in_every_process_or_is_not_served() {
     // Without the library no share is served, and whole GPUs are.
     std::fs::rename(hami.join("libvgpu.so"), hami.join("away")).unwrap();
     let why = until("shares are out of service", SOON, async || unavailable(&cluster, "node-1").await).await;
-    assert!(why.contains("libvgpu.so cannot be found"), "{why}");
+    tells(why, ["libvgpu.so cannot be found"]);
     // A scheduler that does not see it yet sends the pod there, and the node daemon refuses it.
     while {
         cluster.create(&half("later").on("node-1")).await;
@@ -204,7 +197,7 @@ async fn shares_wait_for_the_mps_daemon_and_whole_gpus_do_not() {
     let dir = format!("--mps-root={}", root.path().display());
     let cluster = TestCluster::with_agent_args(1, &["--share-isolation=mps", &dir, &timings(QUICK)]).await;
     let why = until("shares are out of service", SOON, async || unavailable(&cluster, "node-0").await).await;
-    assert!(why.contains("the MPS control daemon does not answer"), "{why}");
+    tells(why, ["the MPS control daemon does not answer"]);
     cluster.create(&half("share").label(key::GPU_ISOLATION_PROVIDER, "MPS").restarting()).await;
     cluster.until_it_says("share", DeviceStatus::SHARES_UNAVAILABLE).await;
     cluster.runs(&pod("whole").app("main", &[(key::NVIDIA_GPU, "1")])).await;

@@ -1,20 +1,10 @@
 //! The writers of `cluster/` against an API server that fails, races and loses answers.
 
-use std::time::Duration;
-
 use baton::cluster::lease::{LeaseCandidate, LeaseConfig, LeaseState};
-use baton::cluster::node_lock::{LockError, LockWrite, NodeLocks};
-use baton::contract::{LockRead, key};
-use baton::runtime::clock;
-use baton::sim::apiserver::{Effect, FaultRule};
-use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::Node;
-use kube::Client;
-use kube::api::{Api, Patch, PatchParams, PostParams};
-use serde_json::json;
+use baton::cluster::node_lock::{LockError, LockWrite};
+use baton::contract::LockRead;
 
-use crate::harness::TestServer;
-use crate::skip::skipped;
+use crate::prelude::*;
 
 const A: &str = "2026-11-21T02:00:00.000000001Z,ml,a,uid-a";
 const B: &str = "2026-11-21T02:00:00.000000002Z,ml,b,uid-b";

@@ -1,15 +1,9 @@
 //! bind: devices, lock, line, and what is left over when it does not come about.
 
-use std::time::Duration;
+use baton::contract::LockValue;
 
-use baton::contract::{DeviceAllocation, DeviceType, LockValue, key};
-use baton::sim::apiserver::{Effect, FaultRule};
-use kube::ResourceExt;
-use serde_json::json;
-use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
-
-use super::process::{Extender, binding, head};
+use super::process::{Extender, binding};
+use crate::prelude::*;
 use crate::scheduler::verbs::until;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -34,25 +28,19 @@ async fn bind_chooses_devices_locks_the_node_and_writes_everything_in_one_bindin
     assert_eq!(extender.bind(&pod, "n1").await, "");
     assert_eq!(extender.cluster.server().counts().of("create", "pods", "binding"), 1);
     // A pod for which no Allocate call comes takes no lock, and is bound although the node is locked.
-    let plain = extender.pod("plain", json!({"cpu": "1"})).await;
-    assert_eq!(extender.bind(&plain, "n1").await, "");
-    let lock = extender.cluster.lock("n1").await.unwrap();
-    assert!(lock.contains(",a,"), "{lock}");
+    extender.binds("plain", json!({"cpu": "1"}), "n1").await;
+    tells(extender.cluster.lock("n1").await.unwrap(), [",a,"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn binds_for_one_node_go_out_in_the_order_of_their_asking_and_never_share_a_device() {
     let extender = Extender::start(&["n1"]).await;
-    let first = extender.pod("p0", json!({"nvidia.com/gpu": "2"})).await;
-    assert_eq!(extender.bind(&first, "n1").await, "");
+    extender.binds("p0", json!({"nvidia.com/gpu": "2"}), "n1").await;
     let mut asked = Vec::new();
     for name in ["p1", "p2", "p3"] {
         let pod = extender.pod(name, json!({"nvidia.com/gpu": "2"})).await;
-        let mut stream = TcpStream::connect(extender.address).await.unwrap();
-        let body = binding(&pod, "n1").to_string();
-        stream.write_all(format!("{}{body}", head("POST", "/bind", body.len())).as_bytes()).await.unwrap();
+        asked.push((name, extender.asks(&pod, "n1").await));
         extender.in_state(name, "waitingForLock").await;
-        asked.push((name, stream));
     }
     for (name, stream) in &mut asked {
         extender.cluster.set_lock("n1", None).await;
@@ -74,14 +62,11 @@ async fn binds_for_one_node_go_out_in_the_order_of_their_asking_and_never_share_
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_leaves_takes_its_bind_out_of_the_line() {
     let extender = Extender::start(&["n1"]).await;
-    let holder = extender.pod("holder", json!({"nvidia.com/gpu": "1"})).await;
-    assert_eq!(extender.bind(&holder, "n1").await, "");
+    extender.binds("holder", json!({"nvidia.com/gpu": "1"}), "n1").await;
     let gone = extender.pod("gone", json!({"nvidia.com/gpu": "7"})).await;
-    let mut stream = TcpStream::connect(extender.address).await.unwrap();
-    let body = binding(&gone, "n1").to_string();
-    stream.write_all(format!("{}{body}", head("POST", "/bind", body.len())).as_bytes()).await.unwrap();
+    let asked = extender.asks(&gone, "n1").await;
     extender.in_state("gone", "waitingForLock").await;
-    drop(stream);
+    drop(asked);
     extender.in_state("gone", "foreign").await;
     // Its place and its devices are free.
     let next = extender.pod("next", json!({"nvidia.com/gpu": "7"})).await;
@@ -97,10 +82,9 @@ async fn what_cannot_be_bound_is_an_error_that_says_why() {
     let mut other = binding(&pod, "n1");
     other["PodUID"] = json!("00000000-0000-0000-0000-000000000000");
     let error = extender.call("/bind", &other).await["Error"].as_str().unwrap().to_owned();
-    assert!(error.contains("created again") && error.contains(&pod.uid().unwrap()), "{error}");
+    tells(error, ["created again", &pod.uid().unwrap()]);
     other["PodName"] = json!("nobody");
-    let error = extender.call("/bind", &other).await["Error"].as_str().unwrap().to_owned();
-    assert!(error.contains("ml/nobody does not exist"), "{error}");
+    tells(extender.call("/bind", &other).await["Error"].as_str().unwrap(), ["ml/nobody does not exist"]);
     assert!(extender.bind(&pod, "n9").await.contains("node n9 is not known"));
     let big = extender.pod("big", json!({"nvidia.com/gpu": "9"})).await;
     assert!(extender.bind(&big, "n1").await.contains("has fewer than 9 free GPUs"));
@@ -118,14 +102,13 @@ async fn what_cannot_be_bound_is_an_error_that_says_why() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_bind_waits_for_the_lock_no_longer_than_bind_wait_and_leaves_nothing() {
     let extender = Extender::start_with(&["n1"], ", bind_wait: 400ms", &[]).await;
-    let holder = extender.pod("holder", json!({"nvidia.com/gpu": "1"})).await;
-    assert_eq!(extender.bind(&holder, "n1").await, "");
+    extender.binds("holder", json!({"nvidia.com/gpu": "1"}), "n1").await;
     let pod = extender.pod("late", json!({"nvidia.com/gpu": "7"})).await;
     let start = tokio::time::Instant::now();
     let error = extender.bind(&pod, "n1").await;
     let taken = start.elapsed();
     println!("gave up after {taken:?}: {error}");
-    assert!(error.contains("waited 400ms for the lock of node n1") && error.contains("holder"), "{error}");
+    tells(error, ["waited 400ms for the lock of node n1", "holder"]);
     assert!(taken >= Duration::from_millis(400), "{taken:?}");
     assert!(extender.cluster.lock("n1").await.unwrap().contains(",holder,"));
     extender.cluster.set_lock("n1", None).await;
@@ -161,8 +144,7 @@ async fn an_answer_to_the_binding_that_was_lost_is_found_out() {
     let extender = Extender::start(&["n1"]).await;
     let rule = FaultRule::on("create", "pods").below("binding").times(1);
     let id = extender.cluster.server().faults().add(rule, Effect::DropAfter);
-    let pod = extender.pod("a", json!({"nvidia.com/gpu": "1"})).await;
-    assert_eq!(extender.bind(&pod, "n1").await, "");
+    extender.binds("a", json!({"nvidia.com/gpu": "1"}), "n1").await;
     assert_eq!(extender.cluster.server().faults().fired(id), 1);
     extender.cluster.locked_by("n1", "a").await;
 }

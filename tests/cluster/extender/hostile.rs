@@ -1,12 +1,9 @@
 //! Requests and clients that do not behave. None may harm the process or another client.
 
-use std::time::Duration;
-
-use serde_json::json;
 use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
 
 use super::process::{Extender, answer, head, request};
+use crate::prelude::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn malformed_bodies_get_400_with_the_reason_and_the_process_lives() {

@@ -1,17 +1,12 @@
 //! `baton scheduler --extender-listen` as a child process, and HTTP by hand.
 
-use std::net::SocketAddr;
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::process::{Child, Stdio};
 
-use k8s_openapi::api::core::v1::Pod;
-use kube::api::PostParams;
-use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 
-use crate::harness::{timings, wait};
-use crate::scheduler::verbs::{SchedulerCluster, until};
+use crate::harness::wait;
+use crate::prelude::*;
+use crate::scheduler::verbs::until;
 
 /// A cluster, and the extender beside it.
 pub struct Extender {
@@ -87,6 +82,21 @@ impl Extender {
     /// The error of a bind; empty when bound.
     pub async fn bind(&self, pod: &Pod, node: &str) -> String {
         self.call("/bind", &binding(pod, node)).await["Error"].as_str().unwrap().to_owned()
+    }
+
+    /// A bind that is asked for, and not waited for.
+    pub async fn asks(&self, pod: &Pod, node: &str) -> TcpStream {
+        let mut stream = TcpStream::connect(self.address).await.unwrap();
+        let body = binding(pod, node).to_string();
+        stream.write_all(format!("{}{body}", head("POST", "/bind", body.len())).as_bytes()).await.unwrap();
+        stream
+    }
+
+    /// A pod that comes and is bound.
+    pub async fn binds(&self, name: &str, limits: Value, node: &str) -> Pod {
+        let pod = self.pod(name, limits).await;
+        assert_eq!(self.bind(&pod, node).await, "", "{name}");
+        pod
     }
 
     /// A pod that kube-scheduler places.

@@ -1,18 +1,14 @@
 //! TLS with client certificates, and the refusal of plain HTTP where others could reach it.
 
-use std::path::Path;
-use std::process::Command;
-use std::sync::Arc;
-
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use super::process::{Extender, answer, head};
+use crate::prelude::*;
 
 fn write(folder: &Path, name: &str, text: &str) -> String {
     let path = folder.join(name);
@@ -141,5 +137,5 @@ fn plain_http_outside_loopback_and_a_list_of_no_client_end_the_start() {
     assert!(said.contains("0.0.0.0:9443") && said.contains("extender-tls-dir"), "{said}");
     let (code, said) = run(&["--extender-listen=127.0.0.1:9443", "--extender-client-name="]);
     assert_eq!(code, Some(2), "{said}");
-    assert!(said.contains("extender-client-name is empty"), "{said}");
+    tells(said, ["extender-client-name is empty"]);
 }

@@ -1,12 +1,7 @@
 //! filter, prioritize and preempt: recorded and hand-made questions.
 
-use std::path::PathBuf;
-
-use baton::contract::key;
-use kube::ResourceExt;
-use serde_json::{Value, json};
-
 use super::process::Extender;
+use crate::prelude::*;
 
 fn recorded() -> Vec<Value> {
     let own = || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
@@ -74,8 +69,7 @@ async fn recorded_requests_of_a_real_kube_scheduler_are_answered_for_every_node(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn refusals_say_why_and_whether_preemption_may_help() {
     let extender = Extender::start(&["n1", "n2"]).await;
-    let holder = extender.pod("holder", json!({"nvidia.com/gpu": "6"})).await;
-    assert_eq!(extender.bind(&holder, "n1").await, "");
+    extender.binds("holder", json!({"nvidia.com/gpu": "6"}), "n1").await;
     let ask = |limits: Value| json!({"Pod": gpu_pod(limits), "Nodes": null, "NodeNames": ["n1", "n2"]});
     let four = extender.call("/filter", &ask(json!({"nvidia.com/gpu": "4"}))).await;
     assert_eq!(four["NodeNames"], json!(["n2"]));
@@ -90,8 +84,7 @@ async fn refusals_say_why_and_whether_preemption_may_help() {
         "have a node daemon that does not serve nvidia.com/mig-1g.10gb"
     );
     let invalid = extender.call("/filter", &ask(json!({"koordinator.sh/gpu-core": "50"}))).await;
-    let why = invalid["FailedAndUnresolvableNodes"]["n2"].as_str().unwrap();
-    assert!(why.contains("gpu-core alone is not a share"), "{why}");
+    tells(invalid["FailedAndUnresolvableNodes"]["n2"].as_str().unwrap(), ["gpu-core alone is not a share"]);
     // Whole Node objects instead of names, and keys in camelCase.
     let node = |name: &str| json!({"metadata": {"name": name, "labels": {"kept": "yes"}}});
     let list = json!({"metadata": {}, "items": [node("n1"), node("n2")]});
@@ -113,8 +106,7 @@ async fn gang_pods_are_refused_with_a_way_out_unless_ignored() {
     let body = json!({"Pod": pod, "NodeNames": ["n1"]});
     let refusing = Extender::start(&["n1"]).await;
     let result = refusing.call("/filter", &body).await;
-    let why = result["FailedAndUnresolvableNodes"]["n1"].as_str().unwrap();
-    assert!(why.contains("ring") && why.contains("--extender-gang=ignore"), "{why}");
+    tells(result["FailedAndUnresolvableNodes"]["n1"].as_str().unwrap(), ["ring", "--extender-gang=ignore"]);
     let ignoring = Extender::start_with(&["n1"], "", &["--extender-gang=ignore"]).await;
     assert_eq!(ignoring.call("/filter", &body).await["NodeNames"], json!(["n1"]));
 }
@@ -123,8 +115,7 @@ async fn gang_pods_are_refused_with_a_way_out_unless_ignored() {
 async fn prioritize_packs_gpus_within_0_to_10() {
     let extender = Extender::start(&["empty", "half", "full"]).await;
     for (name, node, gpus) in [("a", "half", "4"), ("b", "full", "8")] {
-        let pod = extender.pod(name, json!({"nvidia.com/gpu": gpus})).await;
-        assert_eq!(extender.bind(&pod, node).await, "");
+        extender.binds(name, json!({"nvidia.com/gpu": gpus}), node).await;
     }
     let candidates = json!(["empty", "half", "full", "unknown"]);
     let scores = extender
@@ -148,8 +139,7 @@ async fn preempt_keeps_nodes_where_victims_free_enough_and_adds_missing_victims(
     let extender = Extender::start(&["n1", "n2", "n3"]).await;
     let mut uids = Vec::new();
     for (name, node, gpus) in [("a", "n1", "5"), ("b", "n1", "3"), ("c", "n2", "8")] {
-        let pod = extender.pod(name, json!({"nvidia.com/gpu": gpus})).await;
-        assert_eq!(extender.bind(&pod, node).await, "");
+        let pod = extender.binds(name, json!({"nvidia.com/gpu": gpus}), node).await;
         extender.cluster.set_lock(node, None).await;
         // The watch shows it after the answer, and no pod is a victim before.
         extender.in_state(name, "bound").await;

@@ -1,15 +1,8 @@
 //! NVIDIA's GPU operator beside Baton, as docs/migrate.md has it: what it writes on a node stays, and the pod by which its validator
 //! tries the device plugin is refused, first by the policy and else by the node daemon.
 
-use baton::contract::key;
-use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::ResourceExt;
-use kube::api::{Api, Patch, PatchParams, PostParams};
-use serde_json::{Value, json};
-
 use super::{OURS, allow};
-use crate::harness::TestCluster;
-use crate::harness::wait::until;
+use crate::prelude::*;
 
 const VALIDATOR: &str = "system:serviceaccount:gpu-operator:nvidia-operator-validator";
 
@@ -29,7 +22,7 @@ async fn the_gpu_operators_labels_stay_and_its_validators_pod_is_refused() {
     let theirs: Api<Pod> =
         Api::namespaced(cluster.acting_as(VALIDATOR, &["system:serviceaccounts"]).await, "gpu-operator");
     let denied = theirs.create(&PostParams::default(), &pod).await.unwrap_err().to_string();
-    assert!(denied.contains("a pod that asks for devices leaves out spec.nodeName"), "{denied}");
+    tells(denied, ["a pod that asks for devices leaves out spec.nodeName"]);
 
     // Where the policy lets it through, as with pinnedNamespaces, the node daemon's.
     let pods = cluster.pods_in("gpu-operator");

@@ -1,20 +1,11 @@
 //! Koordinator on a fleet, as its sources of v1.8.0 write: koordlet the Device objects, koord-manager the resources of the nodes,
 //! koord-scheduler the assignments, each as its own user.
 
-use std::collections::BTreeSet;
-
-use baton::contract::inventory::Device;
-use baton::contract::key;
 use baton::ops::demo::apply_all;
-use baton::ops::manifests::Values;
-use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
-use kube::{Client, ResourceExt};
-use serde_json::{Value, json};
 
 use super::{Fleet, THEIRS, allow, bind, is_over, node_of};
-use crate::harness::TestServer;
 use crate::helm::Helm;
+use crate::prelude::*;
 
 const SCHEDULER: &str = "system:serviceaccount:koordinator-system:koord-scheduler";
 const KOORDLET: &str = "system:serviceaccount:koordinator-system:koordlet";

@@ -5,22 +5,12 @@ mod gpu_operator;
 mod koordinator;
 mod plugin;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
-
-use baton::contract::key;
 use baton::ops::demo::apply_all;
-use baton::ops::manifests::Values;
-use baton::runtime::clock;
-use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
-use kube::core::{ApiResource, GroupVersionKind};
-use kube::{Client, ResourceExt};
-use serde_json::{Value, json};
 
-use crate::harness::{NAMESPACE, TestCluster, TestServer};
 use koordinator::{Koordinator, assigned};
 use plugin::Plugin;
+
+use crate::prelude::*;
 
 const THEIRS: &str = "default-scheduler";
 const OURS: &str = "baton-scheduler";

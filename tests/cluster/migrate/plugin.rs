@@ -1,6 +1,5 @@
 //! Another device plugin, which serves `nvidia.com/gpu` and answers with the GPUs that the kubelet chose.
 
-use std::path::PathBuf;
 use std::pin::Pin;
 
 use baton::contract::deviceplugin::device_plugin_server::{DevicePlugin, DevicePluginServer};
@@ -10,14 +9,14 @@ use baton::contract::deviceplugin::{
     ListAndWatchResponse, PreStartContainerRequest, PreStartContainerResponse, PreferredAllocationRequest,
     PreferredAllocationResponse, RegisterRequest,
 };
-use baton::contract::key;
 use futures::Stream;
 use hyper_util::rt::TokioIo;
 use tokio::net::{UnixListener, UnixStream};
 use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
-use tokio_util::sync::CancellationToken;
 use tonic::transport::{Endpoint, Server};
 use tonic::{Request, Response, Status};
+
+use crate::prelude::*;
 
 /// Runs until it is dropped; its socket goes with it.
 pub struct Plugin {

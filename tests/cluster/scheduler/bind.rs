@@ -1,11 +1,10 @@
 //! The good path: one write to bind, the line, and what operators see.
 
-use baton::contract::{DeviceAllocation, DeviceType, Identity, LockValue, key};
-use kube::ResourceExt;
-use serde_json::{Value, json};
+use baton::contract::LockValue;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::scheduler::verbs::{SchedulerCluster, status, until};
+use crate::prelude::*;
+use crate::scheduler::verbs::{status, until};
 
 pub async fn http(address: std::net::SocketAddr, path: &str) -> (String, String) {
     let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
@@ -38,7 +37,7 @@ async fn one_binding_carries_all_annotations_and_a_pod_costs_two_writes_of_the_s
     assert_eq!((counts.writes("nodes"), counts.writes("pods")), (1, 2), "{:?}", counts.all());
     until("the metrics count the pod", || async {
         let (status, metrics) = http(scheduler.admin, "/metrics").await;
-        assert!(status.contains("200"), "{status}");
+        tells(status, ["200"]);
         metrics.contains("baton_scheduler_bound_total 1").then_some(())
     })
     .await;

@@ -1,15 +1,8 @@
 //! Crashes between the steps, and two schedulers at once.
 
-use std::collections::BTreeSet;
-use std::time::Duration;
-
 use baton::cluster::leadership::LeaderOptions;
-use baton::contract::{DeviceAllocation, DeviceType, key};
-use baton::scheduler::SchedulerOptions;
-use kube::ResourceExt;
-use serde_json::json;
 
-use crate::scheduler::verbs::SchedulerCluster;
+use crate::prelude::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_whose_bind_cannot_be_resumed_is_released() {

@@ -1,20 +1,12 @@
 //! `examples/custom_plugin.rs` as a process: its Filter, Score and Permit decide beside Baton's rules, and pods get their devices
 //! and locks as ever.
 
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::SystemTime;
-
-use baton::contract::{DeviceAllocation, DeviceType, key};
-use k8s_openapi::api::core::v1::Pod;
-use kube::ResourceExt;
-use kube::api::{Patch, PatchParams};
-use serde_json::{Value, json};
-use tokio_util::sync::CancellationToken;
 
 use super::killed::serve;
 use super::verbs::{SchedulerCluster, until};
-use crate::harness::timings;
+use crate::prelude::*;
 
 /// The example's program, kept until it is dropped.
 struct Program(Child);

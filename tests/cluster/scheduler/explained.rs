@@ -1,10 +1,7 @@
 //! `baton explain` and `baton get queue` as an operator runs them, against the running scheduler.
 
-use std::process::Command;
-
-use serde_json::{Value, json};
-
-use crate::scheduler::verbs::{Running, SchedulerCluster, until};
+use crate::prelude::*;
+use crate::scheduler::verbs::{Running, until};
 
 /// Exit code, standard output, standard error.
 async fn baton(scheduler: &Running, args: &[&str]) -> (Option<i32>, String, String) {
@@ -31,21 +28,21 @@ async fn explain_and_the_queue_are_shown_on_the_command_line() {
     })
     .await;
     assert!(text.contains("1 node has fewer than 4 free GPUs"), "{text}");
-    assert!(text.contains("What helps:"), "{text}");
+    tells(text, ["What helps:"]);
 
     let (_, wide, _) = baton(&scheduler, &["explain", "pod", "big", "-n", "ml", "-o", "wide"]).await;
-    assert!(wide.contains("GPU-n1-7") && wide.contains("ml/first"), "{wide}");
+    tells(wide, ["GPU-n1-7", "ml/first"]);
     let (_, json, _) = baton(&scheduler, &["explain", "pod", "ml/big", "-o", "json"]).await;
     let json: Value = serde_json::from_str(&json).unwrap();
     assert_eq!((&json["state"], &json["rules"][0]["count"]), (&json!("parked"), &json!(1)));
     let (_, yaml, _) = baton(&scheduler, &["explain", "pod", "ml/big", "-o", "yaml"]).await;
-    assert!(yaml.contains("state: parked"), "{yaml}");
+    tells(yaml, ["state: parked"]);
 
     let (_, bound, _) = baton(&scheduler, &["explain", "pod", "ml/first"]).await;
-    assert!(bound.contains("bound to node n1"), "{bound}");
+    tells(bound, ["bound to node n1"]);
     let (code, _, said) = baton(&scheduler, &["explain", "pod", "ml/nobody"]).await;
     assert_eq!(code, Some(1));
-    assert!(said.contains("there is no pod ml/nobody"), "{said}");
+    tells(said, ["there is no pod ml/nobody"]);
 
     let (_, queue, _) = baton(&scheduler, &["get", "queue"]).await;
     let line = queue.lines().find(|line| line.starts_with("ml/big")).unwrap_or_else(|| panic!("{queue}"));
@@ -75,7 +72,7 @@ async fn what_if_answers_from_the_live_world_and_writes_nothing() {
     let big = file("big.yaml", &POD.replace("gpu: 2", "gpu: 9"));
     let (code, text, _) = baton(&scheduler, &["explain", "--what-if", "-f", &big]).await;
     assert_eq!(code, Some(0));
-    assert!(text.contains("never starts here") && text.contains("fewer than 9 GPUs in service"), "{text}");
+    tells(text, ["never starts here", "fewer than 9 GPUs in service"]);
     let bad = file("bad.yaml", &POD.replace("  containers:", "  containers: ]"));
     let (code, _, said) = baton(&scheduler, &["explain", "--what-if", "-f", &bad]).await;
     assert_eq!(code, Some(1));
@@ -83,7 +80,7 @@ async fn what_if_answers_from_the_live_world_and_writes_nothing() {
     let large = file("large.yaml", &format!("{POD}# {}\n", "x".repeat(3 << 19)));
     let (code, _, said) = baton(&scheduler, &["explain", "--what-if", "-f", &large]).await;
     assert_eq!(code, Some(1));
-    assert!(said.contains("large.yaml"), "{said}");
+    tells(said, ["large.yaml"]);
     let counts = cluster.server().counts();
     let writes: u64 =
         ["pods", "nodes", "events", "persistentvolumeclaims"].iter().map(|kind| counts.writes(kind)).sum();

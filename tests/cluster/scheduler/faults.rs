@@ -1,13 +1,8 @@
 //! Answers that are lost, refused or late.
 
-use std::time::Duration;
-
-use baton::scheduler::SchedulerOptions;
-use baton::sim::apiserver::{Blackout, Effect, FaultRule};
-use serde_json::json;
-
 use super::bind::http;
-use crate::scheduler::verbs::{SchedulerCluster, until};
+use crate::prelude::*;
+use crate::scheduler::verbs::until;
 
 /// One pod through one fault: bound once, the lock names it, nothing is left over.
 async fn survives(rule: FaultRule, effect: Effect) {

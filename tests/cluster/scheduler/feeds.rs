@@ -1,11 +1,9 @@
 //! How the watches start: from the watch itself where the API server can, else in pages.
 
-use baton::sim::apiserver::{Effect, FaultRule};
 use k8s_openapi::api::resource::v1::ResourceSlice;
-use kube::api::{Api, DeleteParams, PostParams};
-use serde_json::json;
 
-use crate::scheduler::verbs::{SchedulerCluster, until};
+use crate::prelude::*;
+use crate::scheduler::verbs::until;
 
 /// More than one page.
 const PODS: usize = 520;

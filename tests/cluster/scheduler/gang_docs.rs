@@ -1,11 +1,7 @@
 //! The examples of `docs/gang.md` are taken by the API server and run.
 
-use baton::contract::gang::PodGroupApi;
-use k8s_openapi::api::core::v1::Pod;
-use kube::api::{Api, DynamicObject, PostParams};
-use kube::core::{ApiResource, GroupVersionKind};
-
-use crate::scheduler::verbs::{SchedulerCluster, until};
+use crate::prelude::*;
+use crate::scheduler::verbs::until;
 
 /// Every object of every YAML block.
 fn examples() -> Vec<DynamicObject> {

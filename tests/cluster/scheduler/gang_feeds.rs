@@ -1,10 +1,6 @@
 //! PodGroups of both APIs reach the scheduler, whenever their definitions come and go.
 
-use baton::contract::gang::PodGroupApi;
-use kube::api::DeleteParams;
-use serde_json::json;
-
-use crate::scheduler::verbs::SchedulerCluster;
+use crate::prelude::*;
 
 const POD_GROUP: &str = "pod-group.scheduling.sigs.k8s.io";
 const COMMUNITY: &str = "scheduling.x-k8s.io/pod-group";

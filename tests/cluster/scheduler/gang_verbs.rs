@@ -1,14 +1,10 @@
 //! Gangs on the simulated API server: nodes of CPUs, members, PodGroups, and what they come to.
 
-use baton::contract::gang::PodGroupApi;
 use baton::contract::gang::pod_group::crd;
-use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::ResourceExt;
-use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
-use serde_json::{Value, json};
+use kube::api::ApiResource;
 
-use crate::scheduler::verbs::{SchedulerCluster, until};
+use crate::prelude::*;
+use crate::scheduler::verbs::until;
 
 impl SchedulerCluster {
     /// A node of so many CPUs, without devices.

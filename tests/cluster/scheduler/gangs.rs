@@ -2,16 +2,13 @@
 
 use std::ffi::OsString;
 
-use baton::contract::gang::PodGroupApi;
-use baton::contract::key;
-use baton::sim::apiserver::{Effect, FaultRule, Rule};
-use serde_json::{Value, json};
-use tokio_util::sync::CancellationToken;
+use baton::sim::apiserver::Rule;
 
 use super::gang_verbs::keys;
 use super::killed::serve;
-use crate::harness::daemon::{Daemon, timings};
-use crate::scheduler::verbs::{SchedulerCluster, until};
+use crate::harness::daemon::timings;
+use crate::prelude::*;
+use crate::scheduler::verbs::until;
 
 const USER: &str = "scheduler";
 const TIMEOUT: &str = "gang.scheduling.koordinator.sh/timeout";
@@ -151,8 +148,7 @@ async fn two_gangs_of_a_group_start_together_and_gangs_are_shown_with_their_fiel
     let expected: Vec<&str> = expected.split(' ').collect();
     assert_eq!(fields, expected);
     assert_eq!((&view["gangGroup"], &view["matchPolicy"]), (&json!(["ml/a", "ml/b"]), &json!("once-satisfied")));
-    let why = stage.get("/gangs/ml/b").await;
-    assert!(why.contains("\"rootCause\":{\"pod\":\"ml/") && why.contains("\"state\":\"waiting\""), "{why}");
+    tells(stage.get("/gangs/ml/b").await, ["\"rootCause\":{\"pod\":\"ml/", "\"state\":\"waiting\""]);
     let text = stage.baton(&["explain", "gang", "ml/b"]);
     for part in [
         "Gang ml/b waits for room and holds nothing.",

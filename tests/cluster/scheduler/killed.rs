@@ -1,17 +1,11 @@
 //! The scheduler's process is killed with -9 at every step of a bind, in the middle of a stream of pods.
 
-use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::time::Duration;
 
-use baton::cluster::node_lock::NodeLocks;
-use baton::contract::{DeviceAllocation, key};
-use baton::sim::apiserver::{Effect, FaultRule, Rule};
-use serde_json::{Value, json};
-use tokio_util::sync::CancellationToken;
+use baton::sim::apiserver::Rule;
 
-use crate::harness::daemon::{Daemon, timings};
-use crate::scheduler::verbs::SchedulerCluster;
+use crate::harness::daemon::timings;
+use crate::prelude::*;
 
 /// Eight GPUs each, four quarters to a GPU: room for 512 pods.
 const NODES: usize = 16;

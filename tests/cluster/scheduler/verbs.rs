@@ -1,24 +1,17 @@
 //! A simulated API server with GPU nodes, the scheduler in process, and an agent played by the test.
 
 use std::future::Future;
-use std::time::Duration;
 
 use baton::cluster::leadership::LeaderOptions;
 use baton::cluster::lease::LeaseTimings;
-use baton::contract::inventory::Device;
-use baton::contract::{AgentStatus, Identity, key};
+use baton::contract::AgentStatus;
 use baton::runtime::admin::{AdminListen, PortOptions};
-use baton::scheduler::{SchedulerDaemon, SchedulerOptions, SchedulerTimings};
+use baton::scheduler::{SchedulerDaemon, SchedulerTimings};
 use baton::sim::apiserver::RuleId;
-use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::ResourceExt;
-use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
-use serde_json::{Value, json};
 use tokio::task::JoinHandle;
-use tokio_util::sync::CancellationToken;
 
-use crate::harness::{TestServer, wait};
+use crate::harness::wait;
+use crate::prelude::*;
 
 pub const NAMES: [&str; 6] =
     [key::NVIDIA_GPU, key::GPU, key::GPU_CORE, key::GPU_MEMORY_RATIO, key::GPU_SHARED, key::RDMA];
@@ -109,7 +102,6 @@ impl SchedulerCluster {
         cluster
     }
 
-    /// Makes a pod.
     pub async fn make(&self, pod: Value) -> Pod {
         self.pods().create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap()
     }

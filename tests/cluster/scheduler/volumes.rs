@@ -2,11 +2,9 @@
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::{CSIDriver, CSIStorageCapacity, StorageClass};
-use kube::ResourceExt;
-use kube::api::{Api, Patch, PatchParams, PostParams};
-use serde_json::{Value, json};
 
-use crate::scheduler::verbs::{SchedulerCluster, until};
+use crate::prelude::*;
+use crate::scheduler::verbs::until;
 
 const SELECTED: &str = "volume.kubernetes.io/selected-node";
 

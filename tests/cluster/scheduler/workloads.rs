@@ -1,18 +1,10 @@
 //! `docs/workloads.md`: the objects that workload projects make, in the form of their sources (`tests/fixtures/workloads`), and
 //! what the scheduler does with them.
 
-use std::collections::BTreeMap;
+use k8s_openapi::api::core::v1::ResourceQuota;
 
-use baton::contract::gang::PodGroupApi;
-use baton::contract::{DeviceAllocation, key};
-use baton::scheduler::SchedulerOptions;
-use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
-use kube::ResourceExt;
-use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};
-use kube::core::{ApiResource, GroupVersionKind};
-use serde_json::{Value, json};
-
-use crate::scheduler::verbs::{SchedulerCluster, until};
+use crate::prelude::*;
+use crate::scheduler::verbs::until;
 
 /// Applies the objects of a file; returns the pods' names.
 async fn apply(cluster: &SchedulerCluster, text: &str) -> Vec<String> {
@@ -80,27 +72,25 @@ async fn starts_together(what: &str, text: &str, gang: &str, scheduler_name: &st
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_ray_cluster_of_kuberay_starts_together() {
-    let text = include_str!("../../fixtures/workloads/kuberay.yaml");
-    starts_together("KubeRay", text, "raycluster-gang", "scheduler-plugins-scheduler").await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_train_job_of_kubeflow_starts_together() {
-    let text = include_str!("../../fixtures/workloads/trainer.yaml");
-    starts_together("Trainer", text, "pytorch", "baton-scheduler").await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_replica_of_a_leader_worker_set_starts_together() {
-    let text = include_str!("../../fixtures/workloads/lws.yaml");
-    starts_together("LeaderWorkerSet", text, "vllm-7f9c4d-0-6b8d9cf5c7", "baton-scheduler").await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_job_set_starts_together() {
-    let text = include_str!("../../fixtures/workloads/jobset.yaml");
-    starts_together("JobSet", text, "llama", "baton-scheduler").await;
+async fn the_pods_of_each_project_start_together() {
+    for (what, text, gang, scheduler) in [
+        (
+            "KubeRay",
+            include_str!("../../fixtures/workloads/kuberay.yaml"),
+            "raycluster-gang",
+            "scheduler-plugins-scheduler",
+        ),
+        ("Trainer", include_str!("../../fixtures/workloads/trainer.yaml"), "pytorch", "baton-scheduler"),
+        (
+            "LeaderWorkerSet",
+            include_str!("../../fixtures/workloads/lws.yaml"),
+            "vllm-7f9c4d-0-6b8d9cf5c7",
+            "baton-scheduler",
+        ),
+        ("JobSet", include_str!("../../fixtures/workloads/jobset.yaml"), "llama", "baton-scheduler"),
+    ] {
+        starts_together(what, text, gang, scheduler).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -145,11 +135,10 @@ async fn a_quota_on_a_share_name_counts_percent() {
         cluster.pods().create(&PostParams::default(), &pod).await.unwrap_err().to_string()
     };
     let text = refused(json!({"koordinator.sh/gpu": "100"})).await;
-    assert!(text.contains("exceeded quota: gpus") && text.contains("requests.koordinator.sh/gpu=100"), "{text}");
+    tells(text, ["exceeded quota: gpus", "requests.koordinator.sh/gpu=100"]);
     // The other names of the same devices are closed.
     for name in ["nvidia.com/gpu", "koordinator.sh/gpu-core"] {
-        let text = refused(json!({name: "1"})).await;
-        assert!(text.contains(&format!("requests.{name}=1")), "{text}");
+        tells(refused(json!({name: "1"})).await, [format!("requests.{name}=1")]);
     }
     cluster.pod("c", json!({"koordinator.sh/gpu": "50"})).await;
 }

@@ -1,12 +1,9 @@
 //! The examples of the documentation are jobs that the API server takes and the controller runs.
 
-use std::collections::BTreeSet;
-
-use baton::contract::tyjob::{BasicPolicy, JobQueuePolicy, Stage, TyJob, validate};
-use kube::ResourceExt;
-use kube::api::PostParams;
+use baton::contract::tyjob::{BasicPolicy, JobQueuePolicy, TyJob, validate};
 
 use super::verbs::JobCluster;
+use crate::prelude::*;
 
 /// Every YAML block of `docs/tyjob.md` and of the jobs beside it.
 fn examples() -> Vec<TyJob> {

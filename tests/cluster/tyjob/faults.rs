@@ -1,11 +1,7 @@
 //! The controller and an API server that answers late, refuses, or does not answer.
 
-use baton::contract::tyjob::{Stage, condition};
-use baton::sim::apiserver::{Effect, FaultRule};
-use kube::api::PostParams;
-
 use super::verbs::{CONTROLLER, JobCluster, SOON};
-use crate::harness::wait::until;
+use crate::prelude::*;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_that_is_never_answered_keeps_a_job_from_going_on_for_seconds_only() {

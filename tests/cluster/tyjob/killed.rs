@@ -2,19 +2,12 @@
 //! call is applied, or after it was applied and before its answer. Every job ends as the undisturbed one. There is room for one
 //! job and no more: what a run leaves behind, the next one would miss.
 
-use std::collections::BTreeMap;
-
-use baton::contract::tyjob::{ScheduleState, Stage, condition};
-use baton::sim::apiserver::{Effect, FaultRule, RuleId};
+use baton::sim::apiserver::RuleId;
 use http::Request;
-use kube::ResourceExt;
-use kube::api::DeleteParams;
-use serde_json::{Value, json};
 
 use super::placed::SCHEDULER;
 use super::verbs::{CONTROLLER, JobCluster, SOON};
-use crate::harness::daemon::Daemon;
-use crate::harness::wait::until;
+use crate::prelude::*;
 
 /// What a job comes to, as far as every run must agree.
 #[derive(Debug, PartialEq)]

@@ -1,12 +1,7 @@
 //! The life of jobs, as their owners see it.
 
-use baton::contract::tyjob::{ScheduleState, Stage, condition, keys};
-use kube::ResourceExt;
-use kube::api::{DeleteParams, PostParams};
-use serde_json::json;
-
 use super::verbs::{JobCluster, SOON};
-use crate::harness::wait::until;
+use crate::prelude::*;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_goes_from_submission_to_success_and_leaves_nothing_behind() {
@@ -23,8 +18,7 @@ async fn a_job_goes_from_submission_to_success_and_leaves_nothing_behind() {
     let address = env.iter().find(|entry| entry.name == keys::ENV_LEADER_ADDRESS).unwrap().value.clone();
     assert_eq!(address, cluster.status("rl").await.leader_address);
     assert_eq!(worker.spec.as_ref().unwrap().node_name, worker.annotations().get(keys::ALLOCATION).cloned());
-    let metrics = controller.get_at("metrics", "/metrics").await.unwrap();
-    assert!(metrics.contains("baton_controller_pods_made_total 3"), "{metrics}");
+    tells(controller.get_at("metrics", "/metrics").await.unwrap(), ["baton_controller_pods_made_total 3"]);
     assert!(controller.get_at("probes", "/readyz").await.unwrap().ends_with("leading\n"));
     cluster.ends("rl-learner", "Succeeded").await;
     cluster.play_until_stage("rl", Stage::Succeeded).await;
@@ -174,10 +168,8 @@ async fn jobs_are_listed_for_people_and_for_programs() {
         assert_eq!(code, Some(0), "{said}");
         text
     };
-    let table = get("get jobs").await;
-    assert!(table.contains("rl") && table.contains("Running") && table.contains("ScheduledSucceed"), "{table}");
-    let wide = get("get tyj rl -o wide").await;
-    assert!(wide.contains("node-0,node-1,node-2") && wide.contains("workers are ready"), "{wide}");
+    tells(get("get jobs").await, ["rl", "Running", "ScheduledSucceed"]);
+    tells(get("get tyj rl -o wide").await, ["node-0,node-1,node-2", "workers are ready"]);
     let json: serde_json::Value = serde_json::from_str(&get("get jobs -o json").await).unwrap();
     assert_eq!(json["items"][0]["allocations"][0]["pod"], "rl-learner");
     assert!(get("get jobs -n elsewhere").await.contains("No TYJob"));

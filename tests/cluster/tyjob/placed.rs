@@ -1,17 +1,9 @@
 //! Whole paths: jobs through the real `baton scheduler` and the real `baton controller`, each with the rights of its role.
 //! Only the kubelets are played: they start what is bound.
 
-use std::collections::BTreeMap;
-
-use baton::contract::tyjob::{ScheduleState, Stage, condition, keys};
-use k8s_openapi::api::core::v1::Pod;
-use kube::ResourceExt;
-use kube::api::{DeleteParams, Patch, PatchParams};
-use serde_json::{Value, json};
-
 use super::verbs::{JobCluster, SOON};
-use crate::harness::daemon::{Daemon, QUICK_LEASE, timings};
-use crate::harness::wait::until;
+use crate::harness::daemon::{QUICK_LEASE, timings};
+use crate::prelude::*;
 
 /// The user that the scheduler is.
 pub const SCHEDULER: &str = "system:serviceaccount:baton-system:baton-scheduler";
@@ -132,8 +124,7 @@ async fn a_job_of_every_policy_goes_from_submission_to_success() {
         metrics.contains("baton_scheduler_job_places_taken_total 18").then_some(())
     })
     .await;
-    let explained = scheduler.get("/jobs/default/gang").await.unwrap();
-    assert!(explained.contains("\"class\":\"over\"") && explained.contains("\"basicPolicy\":\"Gang\""), "{explained}");
+    tells(scheduler.get("/jobs/default/gang").await.unwrap(), ["\"class\":\"over\"", "\"basicPolicy\":\"Gang\""]);
     let events = cluster.events("gang").await;
     assert!(events.iter().any(|reason| reason == "Scheduled"), "{events:?}");
 }
@@ -227,6 +218,5 @@ async fn a_job_that_can_never_fit_fails_after_the_grace() {
     cluster.whole_until("the job fails", "rl", async || cluster.status("rl").await.stage == Some(Stage::Failed)).await;
     let status = cluster.status("rl").await;
     assert_eq!(status.schedule_state, Some(ScheduleState::ScheduledFailed));
-    let message = &status.condition(condition::SCHEDULED).unwrap().message;
-    assert!(message.contains("the leader learner fits on none of 3 nodes"), "{message}");
+    tells(&status.condition(condition::SCHEDULED).unwrap().message, ["the leader learner fits on none of 3 nodes"]);
 }

@@ -2,17 +2,11 @@
 //! server or a real one. The controller of quotas, which writes their status, is played.
 
 use baton::contract::quota::{Amounts, LimitRangeRules, PodAsk, QuotaRules};
-use baton::contract::tyjob::{ScheduleState, Stage, condition};
-use baton::sim::apiserver::{Effect, FaultRule};
-use k8s_openapi::api::core::v1::{LimitRange, Pod, ResourceQuota};
-use kube::Client;
-use kube::api::{Api, Patch, PatchParams, PostParams};
-use serde_json::{Value, json};
+use k8s_openapi::api::core::v1::{LimitRange, ResourceQuota};
 
 use super::placed::every_pod_asks;
 use super::verbs::{JobCluster, SOON};
-use crate::harness::TestServer;
-use crate::harness::wait::until;
+use crate::prelude::*;
 
 /// Makes or changes a quota, and plays its controller.
 async fn quota(client: &Client, name: &str, spec: Value, used: Value) {
@@ -135,7 +129,7 @@ async fn a_job_runs_within_its_quota_and_no_pod_of_it_is_ever_refused() {
     })
     .await;
     println!("{message}");
-    assert!(message.contains("next-learner: exceeded quota: cpus, requested: requests.cpu=1"), "{message}");
+    tells(message, ["next-learner: exceeded quota: cpus, requested: requests.cpu=1"]);
     quota(&cluster.client, "cpus", cpus("6"), json!({"requests.cpu": "4"})).await;
     cluster
         .whole_until("the next job runs in part", "next", async || {
@@ -189,9 +183,8 @@ async fn places_of_a_job_whose_leader_is_not_made_are_given_back_for_a_while() {
     })
     .await;
     println!("{message}");
-    assert!(message.contains("pod rl-learner was not made") && message.contains("tried again in 1 min"), "{message}");
-    let explained = scheduler.get("/jobs/default/rl").await.unwrap();
-    assert!(explained.contains("\"class\":\"resting\""), "{explained}");
+    tells(message, ["pod rl-learner was not made", "tried again in 1 min"]);
+    tells(scheduler.get("/jobs/default/rl").await.unwrap(), ["\"class\":\"resting\""]);
     // The owner of the job edits it once the name is free.
     cluster.remove("rl-learner").await;
     cluster.edit("rl", json!({"priority": 6})).await;

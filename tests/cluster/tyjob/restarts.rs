@@ -2,14 +2,12 @@
 //! the limit of the leader or of the worker set, whichever policy the pod has and whatever becomes of the controller.
 
 use std::fmt::Write as _;
-use std::time::Duration;
 
-use baton::contract::tyjob::{Stage, TyJobStatus};
+use baton::contract::tyjob::TyJobStatus;
 use baton::sim::kubelet::{Kubelet, KubeletOptions};
-use serde_json::{Value, json};
 
 use super::verbs::{JobCluster, SOON};
-use crate::harness::wait::until;
+use crate::prelude::*;
 
 /// Exits with 1 after a second.
 const CRASHES: [&str; 3] = ["sh", "-c", "sleep 1; exit 1"];

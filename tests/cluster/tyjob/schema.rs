@@ -1,13 +1,9 @@
 //! What the API server says of a TYJob before anybody else sees it.
 
 use baton::contract::tyjob::{BasicPolicy, CleanPodPolicy, crd};
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};
-use kube::core::{ApiResource, GroupVersionKind};
-use serde_json::{Value, json};
 
 use super::verbs::{JobCluster, SOON, job};
-use crate::harness::wait::until;
+use crate::prelude::*;
 
 async fn create(cluster: &JobCluster, job: Value) -> Result<DynamicObject, kube::Error> {
     let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("arranger.taichu.io", "v1alpha1", "TYJob"));
@@ -181,7 +177,7 @@ async fn a_rule_that_is_no_cel_is_refused_and_a_new_rule_spares_untouched_fields
         async |spec: Value| boxes.patch("one", &PatchParams::default(), &Patch::Merge(json!({ "spec": spec }))).await;
     patch(json!({ "colour": "blue" })).await.unwrap();
     let (_, text) = refusal(patch(json!({ "size": { "wide": 3 } })).await);
-    assert!(text.contains("failed rule: self.wide > 5"), "{text}");
+    tells(text, ["failed rule: self.wide > 5"]);
     patch(json!({ "size": { "wide": 6 } })).await.unwrap();
 }
 

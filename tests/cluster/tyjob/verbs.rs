@@ -1,19 +1,11 @@
 //! An API server with everything of `baton manifests` in it, a controller that may do what its role says and no
 //! more, and what each of the other daemons would write.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use baton::contract::tyjob::{Allocation, TyJob, TyJobStatus};
+use k8s_openapi::api::core::v1::Event;
 
-use baton::contract::tyjob::{Allocation, ScheduleState, Stage, TyJob, TyJobStatus, keys};
-use baton::ops::manifests::Values;
-use k8s_openapi::api::core::v1::{Event, Node, Pod};
-use kube::ResourceExt;
-use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
-use serde_json::{Value, json};
-
-use crate::harness::TestServer;
-use crate::harness::daemon::{Daemon, QUICK_LEASE, timings};
-use crate::harness::wait::until;
+use crate::harness::daemon::{QUICK_LEASE, timings};
+use crate::prelude::*;
 
 /// Longest wait for anything that should take moments.
 pub const SOON: Duration = Duration::from_secs(60);
@@ -58,7 +50,6 @@ impl JobCluster {
         (cluster, scheduler, controller)
     }
 
-    /// The scheduler and the controller.
     pub fn daemons(&self) -> (Daemon, Daemon) {
         (self.scheduler(&["--leader-elect=false"]), self.controller(&["--leader-elect=false"]))
     }
@@ -189,7 +180,6 @@ impl JobCluster {
         }
     }
 
-    /// Deletes a pod without grace.
     pub async fn remove(&self, pod: &str) {
         self.pods().delete(pod, &DeleteParams::default().grace_period(0)).await.ok();
     }

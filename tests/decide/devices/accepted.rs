@@ -1,20 +1,16 @@
 //! What the scheduler chooses, the node serves: both sides of the hand-off judge the same assignment alike.
 
-use std::collections::BTreeMap;
-
-use baton::contract::inventory::Device;
-use baton::contract::{ContainerRequest, DeviceId, DeviceType, LockRead, PodKey, PodRef, Quantity, key};
-use baton::decide::devices::{Assignment, NodePool, PodDeviceRequest, Wishes, pick};
+use baton::contract::{ContainerRequest, LockRead};
 use baton::decide::handoff::{
     AllocateCall, AllocateContext, AllocateOutcome, AllocatePolicy, IdMismatch, InventoryDevice, Ledger,
     ListedContainers, ListedPod, LiveReads, NodeInventory, NodePods, PodListing, PodResources, decide,
 };
 use baton::decide::lock::LockMode;
-use baton::decide::pod::ContainerKind::{self, App, Init, Sidecar};
-use baton::decide::pod::{AssignmentText, ExpectedCall, HandoffPod, Phase, PodContainer};
+use baton::decide::pod::{AssignmentText, ExpectedCall, HandoffPod, PodContainer};
 use proptest::prelude::*;
 
 use super::nodes::{Written, device, machine, nic, object, with_vfs};
+use crate::prelude::*;
 
 const NODE: &str = "node-a";
 

@@ -1,14 +1,13 @@
 //! Assignments as annotations, and bound pods read back from them.
 
-use baton::contract::inventory::DeviceInfo;
-use baton::contract::{ContainerDevices, DeviceAllocation, DeviceEntry, DeviceId, DeviceType, Quantity, key};
-use baton::decide::devices::{Exclusive, Held, Misfit, NodePool, Part, Wishes, pick};
-use baton::decide::pod::ContainerKind::{App, Init};
+use baton::contract::{ContainerDevices, DeviceEntry};
+use baton::decide::devices::{Exclusive, Held, Misfit};
 use proptest::prelude::*;
 
 use super::nodes::{
     MEMORY, Written, ask, gpu, gpu_minors, machine, mig, nic, object, place, pod, pool_of, wish, with_vfs,
 };
+use crate::prelude::*;
 
 fn with_functions() -> Vec<baton::contract::inventory::DeviceInfo> {
     let mut devices = machine(2);

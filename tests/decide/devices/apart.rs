@@ -1,11 +1,7 @@
 //! Several containers of one pod with GPUs: each gets GPUs that are near each other, and none is in another's way.
 
-use baton::contract::inventory::DeviceInfo;
-use baton::contract::{DeviceType, key};
-use baton::decide::devices::{Wishes, pick};
-use baton::decide::pod::ContainerKind::{App, Init, Sidecar};
-
 use super::nodes::{Written, gpu, nvlinked, pod, pool_of};
+use crate::prelude::*;
 
 /// Minors of each container's GPUs, for containers that want so many whole GPUs.
 fn split(devices: Vec<DeviceInfo>, counts: &[u32]) -> Vec<Vec<i32>> {

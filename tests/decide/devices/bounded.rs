@@ -1,10 +1,9 @@
 //! What a choice costs at most, in sets and ways that are looked at.
 
-use baton::contract::key;
-use baton::decide::devices::{Assignment, NodePool, Part, PodDeviceRequest, Reason, Wishes, pick_counting};
-use baton::decide::pod::ContainerKind::{self, App, Init, Sidecar};
+use baton::decide::devices::pick_counting;
 
 use super::nodes::{Limits, gpu, mig, nic, pod, pool_of};
+use crate::prelude::*;
 
 const NEAR: Option<&str> = Some(r#"{"deviceTypes":["gpu","rdma"]}"#);
 const SAME: Option<&str> = Some(r#"{"deviceTypes":["gpu","rdma"],"requiredScope":"SamePCIe"}"#);
@@ -140,9 +139,7 @@ fn shares_around_init_containers_are_laid_out_on_sixteen_unlike_gpus_in_few_trie
     };
     // Of fourteen GPUs 16 to 94 percent are taken, of each another amount; two are free.
     let mut uneven = apart(16, 0..0);
-    for at in 0..14 {
-        super::nodes::place(&mut uneven, &of(&[(App, share(94 - 6 * at))])).unwrap();
-    }
+    (0..14).for_each(|at| _ = super::nodes::place(&mut uneven, &of(&[(App, share(94 - 6 * at))])).unwrap());
     let whole = || vec![(key::NVIDIA_GPU, "1".to_owned())];
     // What is placed takes some tries for each piece. What fits nowhere is known when the ways that differ have been tried.
     let pods = [

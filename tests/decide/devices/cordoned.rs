@@ -1,9 +1,7 @@
 //! Devices that people have taken out of use, and devices that a pod asks for by their uuid.
 
-use baton::contract::key;
-use baton::decide::devices::pick;
-
 use super::nodes::{ask, gpu, gpu_ids, gpu_minors, mig, nic, nic_minors, pool_of, wish};
+use crate::prelude::*;
 
 #[test]
 fn a_cordoned_device_is_given_to_no_new_pod_and_stays_healthy() {

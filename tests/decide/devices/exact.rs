@@ -1,20 +1,16 @@
 //! What a node can hold is placed, and what is placed is served: every combination of up to four containers of all kinds, against
 //! a search that knows nothing of the one that ships.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use baton::contract::inventory::{Device, DeviceInfo};
-use baton::contract::key;
-use baton::decide::devices::{Assignment, NodePool, Part, PodDeviceRequest, Slot, Wishes, pick};
 use baton::decide::handoff::prefer::{self, Preference};
 use baton::decide::handoff::{AllocateCall, AllocateContext, IdMismatch};
-use baton::decide::pod::ContainerKind::{self, App, Init, Sidecar};
 use baton::decide::pod::ExpectedCall;
 use proptest::prelude::*;
 
 use super::accepted::{Node, Wanted, containers_of};
 use super::nodes::{gpu, nic, object, pool_of, with_vfs};
+use crate::prelude::*;
 
 /// What is free of a GPU or a NIC: compute or percent, and memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,32 +1,41 @@
 //! Selectors, scopes, exclusivity, strategies and partitions.
 
 use baton::contract::hint::TopologyScope;
-use baton::contract::key;
 use baton::decide::devices::score::{rests, topology_fit};
-use baton::decide::devices::{Exclusive, Grant, Held, NodePool, Reason, Wishes, pick};
-use baton::decide::pod::ContainerKind::App;
+use baton::decide::devices::{Exclusive, Held};
 
 use super::nodes::{
-    Written, ask, gpu, gpu_ids, gpu_minors, machine, mig, nic, nic_minors, object, place, pod, pool_of, recounted, wish,
+    Limits, Written, ask, gpu, gpu_ids, gpu_minors, machine, mig, nic, nic_minors, object, place, pod, pool_of,
+    recounted, wish,
 };
+use crate::prelude::*;
 
 #[test]
-fn a_selector_chooses_the_model() {
-    let mut devices = vec![gpu(0, "s", "r", 0), gpu(1, "s", "r", 0)];
+fn a_selector_chooses_devices_by_the_labels_that_the_node_daemon_gives_them() {
+    let mut devices = vec![gpu(0, "s", "r", 0), gpu(1, "s", "r", 0), nic(0, "s", "r", 0), nic(1, "s", "r", 0)];
     devices[1].labels.insert(key::MODEL.into(), "L40S".into());
+    devices[2].labels.insert(key::LINK_LAYER.into(), "Ethernet".into());
+    devices[3].labels.insert(key::LINK_LAYER.into(), "InfiniBand".into());
     let pool = pool_of(devices);
-    let model = |name: &str| format!(r#"{{"gpu":{{"selector":{{"matchLabels":{{"{}":"{name}"}}}}}}}}"#, key::MODEL);
-    let one = |name: &str| pick(&pool, &wish(&[("nvidia.com/gpu", "1")], Some(&model(name)), None));
-    assert_eq!(gpu_minors(&pool, &one("L40S").unwrap()), [1]);
-    assert_eq!(one("B200").unwrap_err().to_string(), "no healthy GPU matches the hint's selector");
+    let one = |kind: &str, label: &str, value: &str, limits: Limits<'_>| {
+        let hint = format!(r#"{{"{kind}":{{"selector":{{"matchLabels":{{"{label}":"{value}"}}}}}}}}"#);
+        pick(&pool, &wish(limits, Some(&hint), None))
+    };
+    assert_eq!(gpu_minors(&pool, &one("gpu", key::MODEL, "L40S", ONE).unwrap()), [1]);
+    let none = one("gpu", key::MODEL, "B200", ONE).unwrap_err();
+    assert_eq!(none.to_string(), "no healthy GPU matches the hint's selector");
+    let nic: Limits<'_> = &[(key::RDMA, "100")];
+    assert_eq!(nic_minors(&pool, &one("rdma", key::LINK_LAYER, "InfiniBand", nic).unwrap()), [1]);
+    assert!(one("rdma", key::LINK_LAYER, "Token-Ring", nic).is_err());
+    // What is said about types of other systems harms nothing.
+    let hint = Some(r#"{"gpu":{"requiredTopologyScope":"PCIe"},"fpga":{"allocateStrategy":"Spread"},"xpu":{"x":1}}"#);
+    assert!(pick(&pool, &wish(TWO, hint, None)).is_ok());
 }
 
 #[test]
 fn a_required_scope_confines_the_set() {
     let mut pool = pool_of(machine(2));
-    for _ in 0..2 {
-        place(&mut pool, &wish(&[("nvidia.com/gpu", "1")], None, None)).unwrap();
-    }
+    (0..2).for_each(|_| _ = place(&mut pool, &wish(&[("nvidia.com/gpu", "1")], None, None)).unwrap());
     let scoped = |scope: &str, count: &str| {
         let hint = format!(r#"{{"gpu":{{"requiredTopologyScope":"{scope}"}}}}"#);
         pick(&pool, &wish(&[("nvidia.com/gpu", count)], Some(&hint), None))
@@ -139,19 +148,10 @@ fn scores_tell_how_well_a_pick_lies_and_what_it_leaves() {
 }
 
 #[test]
-fn what_is_said_about_types_of_other_systems_harms_nothing() {
-    let hint = Some(r#"{"gpu":{"requiredTopologyScope":"PCIe"},"fpga":{"allocateStrategy":"Spread"},"xpu":{"x":1}}"#);
-    let pool = super::nodes::pool_of(super::nodes::machine(4));
-    let request = super::nodes::wish(&[("nvidia.com/gpu", "2")], hint, None);
-    assert!(baton::decide::devices::pick(&pool, &request).is_ok());
-}
-
-#[test]
 fn a_device_of_unknown_place_is_closed_by_its_own_exclusivity() {
-    let mut pool = super::nodes::pool_of(vec![super::nodes::gpu(0, "", "", 0)]);
-    let hint = Some(r#"{"gpu":{"exclusivePolicy":"PCIeLevel"}}"#);
-    super::nodes::place(&mut pool, &super::nodes::wish(&[("koordinator.sh/gpu", "30")], hint, None)).unwrap();
-    assert!(super::nodes::place(&mut pool, &super::nodes::ask(&[("koordinator.sh/gpu", "30")])).is_err());
+    let mut pool = pool_of(vec![gpu(0, "", "", 0)]);
+    place(&mut pool, &wish(&[(key::GPU, "30")], Some(r#"{"gpu":{"exclusivePolicy":"PCIeLevel"}}"#), None)).unwrap();
+    assert!(place(&mut pool, &ask(&[(key::GPU, "30")])).is_err());
 }
 
 #[test]
@@ -187,17 +187,4 @@ fn a_device_whose_numa_node_is_not_known_is_near_none_unless_the_machine_names_n
     assert_eq!(two_of([-1, 0, 1]), None, "the first may be on either");
     assert_eq!(two_of([-1, -1, 1]), None, "nor are two of them near each other");
     assert_eq!(two_of([-1, -1, -1]), Some(vec![0, 1]), "a machine with one node names none");
-}
-
-#[test]
-fn nics_are_selected_by_the_labels_that_the_node_daemon_gives_them() {
-    let mut devices = vec![nic(0, "s", "r", 0), nic(1, "s", "r", 0)];
-    devices[0].labels.insert(key::LINK_LAYER.into(), "Ethernet".into());
-    devices[1].labels.insert(key::LINK_LAYER.into(), "InfiniBand".into());
-    let pool = pool_of(devices);
-    let with =
-        |layer: &str| format!(r#"{{"rdma":{{"selector":{{"matchLabels":{{"{}":"{layer}"}}}}}}}}"#, key::LINK_LAYER);
-    let one = |layer: &str| pick(&pool, &wish(&[(key::RDMA, "100")], Some(&with(layer)), None));
-    assert_eq!(nic_minors(&pool, &one("InfiniBand").unwrap()), [1]);
-    assert!(one("Token-Ring").is_err());
 }

@@ -1,14 +1,12 @@
 //! GPUs and NICs chosen near each other.
 
-use baton::contract::{DeviceType, key};
-use baton::decide::devices::{Assignment, NodePool, Part, PodDeviceRequest, Reason, Wishes, pick};
-use baton::decide::pod::ContainerKind::{self, App, Init};
 use proptest::prelude::*;
 
 use super::nodes::{
     Limits, Written, ask, gpu, gpu_minors, machine, mig, nic, nic_minors, object, place, pod, pool_of, recounted, wish,
     with_vfs,
 };
+use crate::prelude::*;
 
 const NEAR: Option<&str> = Some(r#"{"deviceTypes":["gpu","rdma"]}"#);
 const SAME: Option<&str> = Some(r#"{"deviceTypes":["gpu","rdma"],"requiredScope":"SamePCIe"}"#);
@@ -36,9 +34,7 @@ fn with_two_gpus_and_a_nic_below_each_switch_every_gpu_has_its_nic() {
 #[test]
 fn gpus_go_where_the_nic_is_free() {
     let mut pool = pool_of(machine(4));
-    for _ in 0..2 {
-        place(&mut pool, &ask(&[(key::RDMA, "100")])).unwrap();
-    }
+    (0..2).for_each(|_| _ = place(&mut pool, &ask(&[(key::RDMA, "100")])).unwrap());
     for joint in [NEAR, SAME] {
         let picked = pick(&pool, &wish(&[("nvidia.com/gpu", "2"), (key::RDMA, "100")], None, joint)).unwrap();
         assert_eq!((gpu_minors(&pool, &picked), nic_minors(&pool, &picked)), (vec![4, 5], vec![2]));
@@ -230,8 +226,7 @@ fn mig_devices_come_from_a_parent_that_has_a_nic() {
         assert_eq!(of_container(&pool, &picked, 0), (vec![1], vec![0]), "{joint:?}");
     }
     let two: Limits<'_> = &[("nvidia.com/mig-1g.10gb", "4"), (key::RDMA, "100")];
-    let reason = pick(&pool, &joined(SAME, &[("a", App, two)])).unwrap_err();
-    assert_eq!(reason, Reason::NotNear { wanted: 1, near: 0 });
+    assert_eq!(pick(&pool, &joined(SAME, &[("a", App, two)])).unwrap_err(), Reason::NotNear { wanted: 1, near: 0 });
 }
 
 #[test]

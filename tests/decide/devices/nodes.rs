@@ -1,16 +1,13 @@
 //! Nodes and pods in one line each.
 
-use std::collections::BTreeMap;
+use baton::contract::inventory::{DeviceLocation, DeviceSpec, VfGroup, VirtualFunction};
+use baton::contract::{ContainerDevices, ContainerRequest};
 
-use baton::contract::inventory::{Device, DeviceInfo, DeviceLocation, DeviceSpec, VfGroup, VirtualFunction};
-use baton::contract::{ContainerDevices, ContainerRequest, DeviceAllocation, DeviceId, DeviceType, key};
-use baton::decide::devices::{Assignment, Grant, NodePool, PodDeviceRequest, Reason, Wishes, pick};
-use baton::decide::pod::ContainerKind::{self, App};
+use crate::prelude::*;
 
 /// Bytes of every GPU's memory, as an H100 reports them.
 pub const MEMORY: i64 = 81_559 << 20;
 
-/// One device with a place.
 pub fn device(kind: DeviceType, id: &str, minor: i32, switch: &str, root: &str, numa: i32) -> DeviceInfo {
     let resources: &[(&str, &str)] = match kind {
         DeviceType::Gpu => &[(key::GPU_CORE, "100"), (key::GPU_MEMORY, "81559Mi"), (key::GPU_MEMORY_RATIO, "100")],

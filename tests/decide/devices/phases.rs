@@ -1,11 +1,10 @@
 //! Init containers, sidecars and apps: the pod's set is the peak, the split a plan.
 
-use baton::contract::{DeviceType, key};
-use baton::decide::devices::{NodePool, PodDeviceRequest, Slot, Wishes, merge, overlap, peak, pick};
-use baton::decide::pod::ContainerKind::{self, App, Init, Sidecar};
+use baton::decide::devices::{merge, overlap, peak};
 use proptest::prelude::*;
 
 use super::nodes::{Limits, Written, gpu, gpu_minors, machine, place, pod, pool_of};
+use crate::prelude::*;
 
 const GPU1: &[(&str, &str)] = &[("nvidia.com/gpu", "1")];
 const GPU2: &[(&str, &str)] = &[("nvidia.com/gpu", "2")];

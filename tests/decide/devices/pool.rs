@@ -1,13 +1,10 @@
 //! Taking, and counting again.
 
-use baton::contract::key;
-use baton::decide::devices::{
-    AfterGrant, DeviceSet, FreeSummary, Grant, NodePool, Part, PoolError, Slot, Wishes, bit, pick,
-};
-use baton::decide::pod::ContainerKind::{App, Init, Sidecar};
+use baton::decide::devices::{AfterGrant, DeviceSet, FreeSummary, PoolError, bit};
 use proptest::prelude::*;
 
 use super::nodes::{MEMORY, Written, ask, gpu, machine, mig, nic, object, place, pod, pool_of, recounted, wish};
+use crate::prelude::*;
 
 #[test]
 fn a_grant_above_capacity_is_refused_and_names_the_device() {
@@ -15,8 +12,7 @@ fn a_grant_above_capacity_is_refused_and_names_the_device() {
     let half = Grant { parts: [Part::Gpu { gpu: 3, core: 60, memory: MEMORY / 4 }].into(), ..Grant::default() };
     pool.take(&half).unwrap();
     let before = pool.clone();
-    let error = pool.take(&half).unwrap_err();
-    assert_eq!(error.to_string(), "device GPU-3: 60 of compute wanted, 40 free");
+    assert_eq!(pool.take(&half).unwrap_err().to_string(), "device GPU-3: 60 of compute wanted, 40 free");
     assert_eq!(pool, before, "nothing has changed");
     let strange = Grant { parts: [Part::Mig { mig: 7 }].into(), ..Grant::default() };
     assert_eq!(pool.take(&strange).unwrap_err(), PoolError::NoDevice(Slot::Mig(7)));
@@ -236,7 +232,7 @@ fn a_node_whose_gpus_are_all_cut_gives_its_mig_devices_to_whoever_asks_for_gpus(
     assert_eq!(super::nodes::gpu_ids(&pool, &given), ["MIG-0", "MIG-1"]);
     assert_eq!(given.device_allocated(&pool).of(&baton::contract::DeviceType::Gpu).len(), 2);
     let refused = super::nodes::place(&mut pool, &two).unwrap_err();
-    assert!(refused.summary().contains("fewer than 2 free GPUs"), "{}", refused.summary());
+    tells(refused.summary(), ["fewer than 2 free GPUs"]);
 }
 
 #[test]

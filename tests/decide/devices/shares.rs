@@ -1,13 +1,9 @@
 //! Shares of GPUs, MIG devices and NIC shares.
 
-use std::time::Duration;
-
-use baton::contract::key;
-use baton::decide::devices::{Grant, Part, PodDeviceRequest, Wishes, pick};
-use baton::decide::pod::ContainerKind::App;
 use proptest::prelude::*;
 
 use super::nodes::{MEMORY, ask, gpu, gpu_ids, gpu_minors, machine, mig, nic_minors, place, pod, pool_of, wish};
+use crate::prelude::*;
 
 fn parts(limits: super::nodes::Limits<'_>) -> Vec<Part> {
     let pool = pool_of(machine(2));
@@ -131,8 +127,7 @@ fn mig_devices_are_chosen_by_profile_from_the_parent_that_is_cut_into_most() {
     let three = place(&mut pool, &ask(&[("nvidia.com/mig-1g.10gb", "3")])).unwrap();
     assert_eq!(gpu_ids(&pool, &three), ["MIG-c", "MIG-d", "MIG-e"]);
     place(&mut pool, &ask(one)).unwrap();
-    let reason = pick(&pool, &ask(one)).unwrap_err();
-    assert_eq!(reason.to_string(), "0 of 1 MIG devices 1g.10gb free (the node has 5)");
+    assert_eq!(pick(&pool, &ask(one)).unwrap_err().to_string(), "0 of 1 MIG devices 1g.10gb free (the node has 5)");
     assert!(pick(&pool, &ask(&[("nvidia.com/mig-3g.40gb", "1")])).is_ok());
     assert_eq!(gpu_minors(&pool, &pick(&pool, &ask(&[("nvidia.com/gpu", "1")])).unwrap()), [2], "cut GPUs are no GPUs");
     assert!(pick(&pool, &ask(&[("nvidia.com/gpu", "2")])).is_err());

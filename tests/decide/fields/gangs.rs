@@ -1,17 +1,10 @@
 //! Keys of gangs on pods and on PodGroups, and fields of the PodGroups of three APIs: which members get a node, and why not.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
-
 use baton::cluster::pod_group::RawPodGroup;
-use baton::contract::gang::{PodGroupApi, key, pod_group};
-use baton::decide::world::WorldEvent;
-use baton::decide::world::gangs::{DeclarationSource, Declared};
-use serde_json::{Value, json};
+use baton::contract::gang::{key, pod_group};
 
 use super::{Row, fields, judge, spec_schema};
-use crate::harness::gangs::{TestGangs, declared};
-use crate::harness::wall;
+use crate::prelude::*;
 
 type Keys = Vec<(String, String)>;
 
@@ -202,7 +195,7 @@ impl Says {
     }
 
     fn member(&self, gangs: &mut TestGangs, name: &str) {
-        let mut facts = gangs.facts(name, &[("cpu", "1")], &self.pods);
+        let mut facts = gangs.facts(name, CPU, &self.pods);
         if let Some((_, group)) = self.pods.iter().find(|(name, _)| name == key::SCHEDULING_GROUP) {
             let source =
                 DeclarationSource { namespace: "ml", labels: None, annotations: None, scheduling_group: Some(group) };
@@ -285,7 +278,7 @@ fn look(on: On, api: PodGroupApi, name: &str, value: Option<&str>) -> String {
                 keys
             };
             let mut gangs = TestGangs::with(Default::default());
-            ["b", "c"].iter().for_each(|node| gangs.plain_node(node, 1, "x"));
+            ["b", "c"].iter().for_each(|node| _ = gangs.plain_node(node, 1, "x"));
             gangs.member("g-0", &keys(value));
             gangs.member("g-1", &keys(Some("5")));
             gangs.wait(2);
@@ -341,15 +334,14 @@ fn look(on: On, api: PodGroupApi, name: &str, value: Option<&str>) -> String {
                 vec![(key::NAME.to_owned(), name.to_owned()), (key::MIN_AVAILABLE.to_owned(), "1".to_owned())]
             };
             gangs.member("older", &own("older"));
-            gangs.cluster.now += std::time::Duration::from_secs(1);
+            gangs.cluster.later(1);
             let mut keys = own("younger");
             keys.extend(value.map(|value| (format!("label:{name}"), value.to_owned())));
-            gangs.asks_as("younger", &[("cpu", "1")], &keys, |facts| {
+            gangs.asks_as("younger", CPU, &keys, |facts| {
                 facts.spec.labels.extend(value.map(|value| (name.to_owned(), value.to_owned())));
                 facts.spec.gang = declared("ml", &keys);
             });
-            gangs.node("room", 1);
-            gangs.wait(2);
+            gangs.node("room", 1).wait(2);
             format!("first: {}", gangs.bound().join(" "))
         }
         _ => format!("no test of {name}"),

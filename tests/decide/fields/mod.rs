@@ -4,9 +4,7 @@
 mod gangs;
 mod tyjobs;
 
-use std::collections::{BTreeMap, BTreeSet};
-
-use serde_json::Value;
+use crate::prelude::*;
 
 /// Field or key, value (`None`: it is left out), and what is seen.
 type Row<'a> = (&'a str, Option<&'a str>, &'a str);

@@ -1,16 +1,11 @@
 //! Fields of a TYJob: what the scheduler places and what the controller makes of a job as its user writes it.
 
-use std::collections::{BTreeMap, BTreeSet};
-
-use baton::cluster::pod::LightPod;
 use baton::cluster::tyjob::{RawTyJob, job_facts};
-use baton::contract::tyjob::{Allocation, ScheduleState, Stage, TyJob, crd, keys};
+use baton::contract::tyjob::{Allocation, TyJob, crd, keys};
 use baton::decide::tyjob::stages::{JobEffect, JobView, PodEffect, PodView, step};
-use jiff::Timestamp;
-use serde_json::{Value, json};
 
 use super::{Row, fields, judge, spec_schema};
-use crate::harness::tyjobs::TestJobs;
+use crate::prelude::*;
 
 /// The field whose values are placing policies.
 const BASIC: &str = "schedulerPolicy.basicPolicy";
@@ -188,8 +183,7 @@ fn submit(jobs: &mut TestJobs, job: &Value) {
     let raw: RawTyJob = serde_json::from_value(job.clone()).unwrap();
     let mut facts = job_facts(raw).unwrap();
     (facts.stage, facts.created) = (Some(Stage::Pending), crate::harness::wall(jobs.cluster.now));
-    jobs.submit(facts);
-    jobs.cluster.settle();
+    jobs.submit(facts).cluster.settle();
 }
 
 /// What is placed of a job in a cluster with this many CPUs.
@@ -203,10 +197,9 @@ fn placed(job: &Value, cpus: u32) -> String {
 fn first(old: &Value, new: &Value) -> String {
     let mut jobs = TestJobs::new();
     submit(&mut jobs, old);
-    jobs.cluster.now += std::time::Duration::from_secs(1);
+    jobs.cluster.later(1);
     submit(&mut jobs, new);
-    jobs.node("n", 5, 0);
-    jobs.cluster.wait(3);
+    jobs.node("n", 5, 0).cluster.wait(3);
     let count = |name: &str| jobs.places(name).len();
     format!("old {}, new {}", count("old"), count("rl"))
 }

@@ -2,20 +2,9 @@
 //!
 //! `AGED_SEEDS` sets how many streams are run.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
-
-use baton::contract::{DeviceId, DeviceType, PodKey, Quantity, key};
 use baton::decide::core::EarmarkPolicy;
-use baton::decide::core::rules::plugins::DefaultSet;
-use baton::decide::pod::Phase;
-use baton::decide::scheduler::Config;
-use baton::decide::world::{Resources, WorldEvent};
 
-use crate::dice::Dice;
-use crate::harness::gangs::{P, TestGangs, declared, gang};
-use crate::harness::parts::{labels_of, near};
-use crate::harness::{TestScheduler, gpu_device};
+use crate::prelude::*;
 
 const NODES: u32 = 40;
 const GPUS: usize = NODES as usize * 8;
@@ -34,14 +23,14 @@ impl Stream {
         let earmarks = EarmarkPolicy { after, ..EarmarkPolicy::default() };
         let mut cluster = TestScheduler::with(Config { earmarks, ..Config::default() }, DefaultSet::default());
         cluster.watchful = false;
-        (0..NODES).for_each(|n| cluster.node(&format!("n{n:02}"), 8));
+        (0..NODES).for_each(|n| _ = cluster.node(&format!("n{n:02}"), 8));
         Self { gangs: TestGangs { cluster, accumulating: true }, dice: Dice(seed), ends: BTreeMap::new(), made: 0 }
     }
 
     /// One second. `keep`: how many GPUs small pods are to want.
     fn second(&mut self, keep: usize) {
         let cluster = &mut self.gangs.cluster;
-        cluster.now += Duration::from_secs(1);
+        cluster.later(1);
         if cluster.now.as_secs().is_multiple_of(30) {
             cluster.beat_all();
         }
@@ -55,7 +44,7 @@ impl Stream {
         // Small pods that wait for a GPU count as wanted: their stream never runs dry.
         while self.small() < keep {
             self.made += 1;
-            self.gangs.asks(&format!("small-{}", self.made), &[(key::NVIDIA_GPU, "1")], &[]);
+            self.gangs.asks(&format!("small-{}", self.made), ONE, &[]);
         }
         self.settle();
         let now = self.gangs.cluster.now;
@@ -81,7 +70,6 @@ impl Stream {
         self.gangs.cluster.pods.keys().filter(|key| key.name.starts_with("small-")).count()
     }
 
-    /// GPUs in use.
     fn used(&self) -> usize {
         let bound = self.gangs.cluster.pods.values().filter(|pod| pod.handoff.node.is_some());
         let running = bound.filter(|pod| pod.handoff.phase != Phase::Succeeded);
@@ -138,10 +126,10 @@ fn full(change: impl FnOnce(&mut EarmarkPolicy)) -> TestGangs {
     let mut earmarks = EarmarkPolicy::default();
     change(&mut earmarks);
     let mut cluster = TestScheduler::with(Config { earmarks, ..Config::default() }, DefaultSet::default());
-    (0..4).for_each(|n| cluster.node(&format!("n{n}"), 8));
+    (0..4).for_each(|n| _ = cluster.node(&format!("n{n}"), 8));
     let mut gangs = TestGangs { cluster, accumulating: true };
     for n in 0..32 {
-        gangs.asks(&format!("busy-{n}"), &[(key::NVIDIA_GPU, "1")], &[]);
+        gangs.asks(&format!("busy-{n}"), ONE, &[]);
         gangs.settle();
     }
     gangs
@@ -150,33 +138,30 @@ fn full(change: impl FnOnce(&mut EarmarkPolicy)) -> TestGangs {
 /// The same and a gang that needs two of them, aged.
 fn aged(change: impl FnOnce(&mut EarmarkPolicy)) -> TestGangs {
     let mut gangs = full(change);
-    gangs.all_ask("big", 2, &[(key::NVIDIA_GPU, "8")], &gang("big", "2", &[]));
-    gangs.wait(610);
+    gangs.all_ask("big", 2, &[(key::NVIDIA_GPU, "8")], &gang("big", "2", &[])).wait(610);
     gangs
 }
 
-fn kept(gangs: &TestGangs) -> Vec<String> {
-    let world = gangs.cluster.world();
-    world.nodes().filter(|(_, node)| node.kept_for.is_some()).map(|(_, node)| node.name.to_string()).collect()
+impl TestGangs {
+    fn kept(&self) -> Vec<String> {
+        let world = self.cluster.world();
+        world.nodes().filter(|(_, node)| node.kept_for.is_some()).map(|(_, node)| node.name.to_string()).collect()
+    }
 }
 
 #[test]
 fn kept_nodes_take_the_gang_and_higher_priority_and_pods_without_devices_only() {
     let mut gangs = aged(|_| {});
-    let nodes = kept(&gangs);
+    let nodes = gangs.kept();
     assert_eq!((nodes.len(), gangs.reported("Earmarked")), (2, 1));
-    let said = gangs.condition("big-0");
-    assert!(said.contains(&format!("nodes {} are kept for it: 16 of 16 GPUs still busy", nodes.join(", "))), "{said}");
+    tells(gangs.condition("big-0"), [format!("nodes {} are kept for it: 16 of 16 GPUs still busy", nodes.join(", "))]);
     let first = on(&gangs, &nodes[0]);
     gangs.delete(&first);
-    gangs.asks("small", &[(key::NVIDIA_GPU, "1")], &[]);
-    assert!(gangs.after(2).condition("small").contains("kept for gang ml/big"), "{}", gangs.condition("small"));
+    gangs.asks("small", ONE, &[]);
+    tells(gangs.after(2).condition("small"), ["kept for gang ml/big"]);
     gangs.member("plain", &[]);
-    gangs.asks_as("urgent", &[(key::NVIDIA_GPU, "1")], &[], |facts| {
-        (facts.spec.priority, facts.spec.never_preempts) = (9, true);
-    });
-    gangs.wait(2);
-    assert_eq!((gangs.count("small"), gangs.count("plain"), gangs.count("urgent")), (0, 1, 1));
+    gangs.asks_as("urgent", ONE, &[], |facts| (facts.spec.priority, facts.spec.never_preempts) = (9, true));
+    assert_eq!(gangs.after(2).counts(["small", "plain", "urgent"]), [0, 1, 1]);
     // The pods there end: the gang starts, and the earmark is over.
     let there: Vec<PodKey> = gangs
         .cluster
@@ -187,8 +172,7 @@ fn kept_nodes_take_the_gang_and_higher_priority_and_pods_without_devices_only() 
         .filter(|key| &*key.name != "plain")
         .collect();
     there.iter().for_each(|key| gangs.delete(&key.name));
-    gangs.wait(2);
-    assert_eq!((gangs.count("big"), kept(&gangs)), (2, Vec::new()));
+    assert_eq!((gangs.after(2).count("big"), gangs.kept()), (2, Vec::new()));
 }
 
 /// Everything on these nodes ends.
@@ -202,26 +186,22 @@ fn empty(gangs: &mut TestGangs, nodes: &[String]) {
 #[test]
 fn of_two_large_gangs_the_younger_gets_its_turn_after_the_older() {
     let mut gangs = aged(|_| {});
-    gangs.all_ask("next", 2, &[(key::NVIDIA_GPU, "8")], &gang("next", "2", &[]));
-    gangs.wait(610);
-    let first = kept(&gangs);
+    let first = gangs.all_ask("next", 2, &[(key::NVIDIA_GPU, "8")], &gang("next", "2", &[])).after(610).kept();
     empty(&mut gangs, &first);
-    gangs.wait(70);
-    assert_eq!((gangs.count("big"), gangs.count("next")), (2, 0));
-    let second = kept(&gangs);
+    assert_eq!(gangs.after(70).counts(["big", "next"]), [2, 0]);
+    let second = gangs.kept();
     assert_eq!(second.len(), 2, "its turn");
     let report = gangs.cluster.queue_report().closed;
     let said: Vec<&str> = report.iter().map(|closed| closed.why.as_str()).collect();
     assert_eq!(said, ["it is kept for gang ml/next"; 2], "as `baton get nodes` shows it");
     empty(&mut gangs, &second);
-    gangs.wait(70);
-    assert_eq!((gangs.count("next"), kept(&gangs)), (2, Vec::new()));
+    assert_eq!((gangs.after(70).count("next"), gangs.kept()), (2, Vec::new()));
 }
 
 #[test]
 fn a_decision_beside_an_earmark_judges_no_kept_node_again() {
     let mut gangs = aged(|_| {});
-    let kept = kept(&gangs);
+    let kept = gangs.kept();
     // Twice: a shape that no decision has met is judged on every node.
     let mut judged = Vec::new();
     for name in ["first", "second"] {
@@ -235,24 +215,22 @@ fn a_decision_beside_an_earmark_judges_no_kept_node_again() {
 #[test]
 fn a_pod_that_surely_ends_before_another_one_there_may_use_a_kept_node() {
     let mut gangs = aged(|_| {});
-    let nodes = kept(&gangs);
+    let nodes = gangs.kept();
     let there = gangs.cluster.pods.values().filter(|pod| pod.handoff.node.as_deref() == Some(&nodes[0]));
     let there: Vec<String> = there.map(|pod| pod.handoff.pod.key.name.to_string()).collect();
     // It was bound 610 s ago and ends in 390 s.
-    gangs.change(&there[0], |facts| facts.spec.deadline = Some(1000));
-    gangs.delete(&there[1]);
+    gangs.change(&there[0], |facts| facts.spec.deadline = Some(1000)).delete(&there[1]);
     gangs.delete(&there[2]);
     for (name, deadline) in [("long", 600), ("short", 300)] {
-        gangs.asks_as(name, &[(key::NVIDIA_GPU, "1")], &[], |facts| facts.spec.deadline = Some(deadline));
-        gangs.wait(1);
+        gangs.asks_as(name, ONE, &[], |facts| facts.spec.deadline = Some(deadline)).wait(1);
     }
-    assert_eq!((gangs.count("long"), gangs.count("short")), (0, 1));
+    assert_eq!(gangs.counts(["long", "short"]), [0, 1]);
 }
 
 #[test]
 fn other_nodes_are_kept_when_they_need_a_fifth_fewer_gpus_to_come_free() {
     let mut gangs = aged(|_| {});
-    let before = kept(&gangs);
+    let before = gangs.kept();
     let others: Vec<PodKey> = gangs
         .cluster
         .pods
@@ -261,11 +239,9 @@ fn other_nodes_are_kept_when_they_need_a_fifth_fewer_gpus_to_come_free() {
         .map(|pod| pod.handoff.pod.key.clone())
         .collect();
     others.iter().take(3).for_each(|key| gangs.delete(&key.name));
-    gangs.wait(11);
-    assert_eq!(kept(&gangs), before, "13 of 16 is not a fifth fewer than 16");
+    assert_eq!(gangs.after(11).kept(), before, "13 of 16 is not a fifth fewer than 16");
     others.iter().skip(3).take(5).for_each(|key| gangs.delete(&key.name));
-    gangs.wait(11);
-    assert_ne!(kept(&gangs), before, "one node is free");
+    assert_ne!(gangs.after(11).kept(), before, "one node is free");
     assert_eq!(gangs.reported("Earmarked"), 2);
 }
 
@@ -274,34 +250,27 @@ fn an_earmark_ends_with_its_gang_limit_or_node_and_is_no_larger_than_its_share()
     let mut gangs = aged(|_| {});
     gangs.delete("big-0");
     gangs.delete("big-1");
-    gangs.wait(11);
-    assert_eq!(kept(&gangs), Vec::<String>::new(), "the gang is gone");
+    assert_eq!(gangs.after(11).kept(), Vec::<String>::new(), "the gang is gone");
 
     let mut gangs = aged(|policy| policy.limit = Duration::from_secs(60));
-    assert_eq!(kept(&gangs).len(), 2);
-    gangs.wait(75);
-    assert_eq!(kept(&gangs), Vec::<String>::new(), "it had them for long enough");
+    assert_eq!(gangs.kept().len(), 2);
+    assert_eq!(gangs.after(75).kept(), Vec::<String>::new(), "it had them for long enough");
 
     let mut gangs = aged(|_| {});
-    let lost = kept(&gangs)[0].clone();
+    let lost = gangs.kept()[0].clone();
     gangs.cluster.change_node(&lost, |facts| facts.unschedulable = true);
     gangs.wait(400);
-    assert!(kept(&gangs).len() == 2 && !kept(&gangs).contains(&lost), "{:?} without {lost}", kept(&gangs));
+    assert!(gangs.kept().len() == 2 && !gangs.kept().contains(&lost), "{:?} without {lost}", gangs.kept());
     // Another leader chooses again.
     gangs.cluster.step_down();
-    assert_eq!(kept(&gangs), Vec::<String>::new());
+    assert_eq!(gangs.kept(), Vec::<String>::new());
     gangs.cluster.lead();
-    gangs.wait(2);
-    assert_eq!(kept(&gangs).len(), 2);
+    assert_eq!(gangs.after(2).kept().len(), 2);
 
     let gangs = aged(|policy| policy.share = 40);
-    assert_eq!(kept(&gangs), Vec::<String>::new());
-    assert!(
-        gangs.condition("big-0").contains("16 GPUs, and no more than 12 may be kept"),
-        "{}",
-        gangs.condition("big-0")
-    );
-    assert_eq!(kept(&aged(|policy| policy.after = Duration::ZERO)), Vec::<String>::new());
+    assert_eq!(gangs.kept(), Vec::<String>::new());
+    tells(gangs.condition("big-0"), ["16 GPUs, and no more than 12 may be kept"]);
+    assert_eq!(aged(|policy| policy.after = Duration::ZERO).kept(), Vec::<String>::new());
 }
 
 #[test]
@@ -310,14 +279,14 @@ fn kept_nodes_on_which_the_gang_does_not_fit_any_more_are_given_up() {
     let fails = |gangs: &mut TestGangs, node: &str| {
         gangs.cluster.device(node, 8, |device| device.spec.devices[0].health = false);
     };
-    let failed = kept(&gangs)[0].clone();
+    let failed = gangs.kept()[0].clone();
     fails(&mut gangs, &failed);
     gangs.wait(11);
-    assert!(kept(&gangs).len() == 2 && !kept(&gangs).contains(&failed), "{:?} without {failed}", kept(&gangs));
+    assert!(gangs.kept().len() == 2 && !gangs.kept().contains(&failed), "{:?} without {failed}", gangs.kept());
     assert_eq!(gangs.reported("Earmarked"), 2);
     // It fits on no two nodes any more: the next one has its turn.
     gangs.asks("next-0", &[(key::NVIDIA_GPU, "8")], &gang("next", "1", &[]));
-    let last = kept(&gangs);
+    let last = gangs.kept();
     let intact = (0..4).map(|n| format!("n{n}")).find(|node| *node != failed && !last.contains(node)).unwrap();
     fails(&mut gangs, &last[0]);
     fails(&mut gangs, &intact);
@@ -330,12 +299,11 @@ fn kept_nodes_on_which_the_gang_does_not_fit_any_more_are_given_up() {
 fn a_gang_that_asks_for_more_keeps_enough_nodes_or_none() {
     for (share, nodes) in [(100, 3), (50, 0)] {
         let mut gangs = aged(|policy| policy.share = share);
-        assert_eq!(kept(&gangs).len(), 2);
+        assert_eq!(gangs.kept().len(), 2);
         let keys = gang("big", "3", &[]);
-        (0..2).for_each(|n| gangs.change(&format!("big-{n}"), |facts| facts.spec.gang = declared("ml", &keys)));
+        (0..2).for_each(|n| _ = gangs.change(&format!("big-{n}"), |facts| facts.spec.gang = declared("ml", &keys)));
         gangs.asks("big-2", &[(key::NVIDIA_GPU, "8")], &keys);
-        gangs.wait(30);
-        assert_eq!(kept(&gangs).len(), nodes, "{}", gangs.condition("big-0"));
+        assert_eq!(gangs.after(30).kept().len(), nodes, "{}", gangs.condition("big-0"));
     }
 }
 
@@ -348,8 +316,8 @@ fn on(gangs: &TestGangs, node: &str) -> String {
 #[test]
 fn kube_scheduler_evicts_no_pod_for_a_kept_node_and_has_it_for_higher_priority() {
     let mut gangs = aged(|_| {});
-    let nodes = kept(&gangs);
-    let mut theirs = gangs.facts("theirs", &[(key::NVIDIA_GPU, "1")], &[]);
+    let nodes = gangs.kept();
+    let mut theirs = gangs.facts("theirs", ONE, &[]);
     theirs.handoff.scheduler_name = "default-scheduler".into();
     let first = on(&gangs, &nodes[0]);
     let uid = gangs.cluster.pods[&TestGangs::key(&first)].handoff.pod.uid.clone();
@@ -361,27 +329,25 @@ fn kube_scheduler_evicts_no_pod_for_a_kept_node_and_has_it_for_higher_priority()
     assert_eq!(gangs.cluster.scheduler.make_room(&theirs, &proposed, now).len(), 1);
     gangs.delete(&first);
     assert_eq!(gangs.cluster.scheduler.fit_devices(&theirs, &nodes, now).fitting, [nodes[0].clone()]);
-    assert_eq!(kept(&gangs), nodes, "they are kept on");
+    assert_eq!(gangs.kept(), nodes, "they are kept on");
 }
 
 /// A group of low priority gives way to a pod of high priority, while kept nodes are open to that pod: it goes to none of them.
 #[test]
 fn a_group_that_gives_way_to_another_gets_no_kept_node() {
     let mut gangs = aged(|_| {});
-    let nodes = kept(&gangs);
+    let nodes = gangs.kept();
     let others: Vec<String> = (0..4).map(|n| format!("n{n}")).filter(|node| !nodes.contains(node)).collect();
     gangs.cluster.change_node(&others[1], |facts| facts.unschedulable = true);
     let four_end = |gangs: &mut TestGangs, node: &str| (0..4).for_each(|_| gangs.delete(&on(gangs, node)));
     four_end(&mut gangs, &others[0]);
     // It holds the room for one of its two members.
     let keys = gang("half", "2", &[("mode", "NonStrict"), ("waiting-time", "3h")]);
-    for n in 0..2 {
-        gangs.asks_as(&format!("half-{n}"), &[(key::NVIDIA_GPU, "4")], &keys, |facts| facts.spec.priority = -1);
-    }
+    (0..2).for_each(|n| _ = gangs.asks_as(&format!("half-{n}"), FOUR, &keys, |facts| facts.spec.priority = -1));
     assert_eq!(gangs.after(2).cluster.reservations(), 1, "{}", gangs.condition("half-0"));
     four_end(&mut gangs, &nodes[0]);
     gangs.wait(2);
-    let mut urgent = gangs.facts("urgent", &[(key::NVIDIA_GPU, "4")], &[]);
+    let mut urgent = gangs.facts("urgent", FOUR, &[]);
     urgent.spec.priority = 9;
     urgent.spec.node_selector = labels_of("spot", "here");
     gangs.cluster.change_node(&others[0], |facts| drop(facts.labels.insert("spot".to_owned(), "here".to_owned())));
@@ -393,10 +359,10 @@ fn a_group_that_gives_way_to_another_gets_no_kept_node() {
 #[test]
 fn what_if_and_explain_find_the_nodes_open_that_a_pod_finds_open() {
     let mut gangs = aged(|_| {});
-    let nodes = kept(&gangs);
+    let nodes = gangs.kept();
     let first = on(&gangs, &nodes[0]);
     gangs.delete(&first);
-    let mut urgent = gangs.facts("urgent", &[(key::NVIDIA_GPU, "1")], &[]);
+    let mut urgent = gangs.facts("urgent", ONE, &[]);
     let now = gangs.cluster.moment();
     assert!(!gangs.cluster.scheduler.what_if(urgent.clone(), now).fits);
     urgent.spec.priority = 9;
@@ -407,19 +373,19 @@ fn what_if_and_explain_find_the_nodes_open_that_a_pod_finds_open() {
     assert!(rated.iter().any(|(node, score)| *node == nodes[0] && *score > 0), "{rated:?}");
     let own = gangs.cluster.scheduler.explain(&TestGangs::key("big-0"), now).unwrap().verdict;
     assert!(!own.message.contains("kept for gang ml/big"), "{}", own.message);
-    assert_eq!(kept(&gangs), nodes, "they are kept on");
+    assert_eq!(gangs.kept(), nodes, "they are kept on");
 }
 
 #[test]
 fn a_pod_of_higher_priority_evicts_pods_of_kept_nodes() {
     let mut gangs = aged(|_| {});
-    let nodes = kept(&gangs);
+    let nodes = gangs.kept();
     let others = (0..32).map(|n| format!("busy-{n}"));
     let is_kept = |gangs: &TestGangs, name: &str| nodes.iter().any(|node| gangs.cluster.node_of(name) == Some(node));
     for name in others.filter(|name| !is_kept(&gangs, name)).collect::<Vec<_>>() {
         gangs.change(&name, |facts| facts.spec.priority = 20);
     }
-    gangs.asks_as("urgent", &[(key::NVIDIA_GPU, "1")], &[], |facts| facts.spec.priority = 9);
+    gangs.asks_as("urgent", ONE, &[], |facts| facts.spec.priority = 9);
     assert_eq!(gangs.after(2).cluster.evicted.len(), 1, "{}", gangs.condition("urgent"));
 }
 
@@ -429,19 +395,17 @@ fn nodes_are_kept_beside_what_a_gang_holds_itself() {
     let others = ["n1", "n2", "n3"];
     cluster.node("n0", 2);
     for node in others {
-        cluster.node(node, 2);
-        cluster.change_node(node, |facts| facts.unschedulable = true);
+        cluster.node(node, 2).change_node(node, |facts| facts.unschedulable = true);
     }
     let mut gangs = TestGangs { cluster, accumulating: true };
     let keys = gang("big", "3", &[("mode", "NonStrict"), ("waiting-time", "3h")]);
-    gangs.all_ask("big", 3, &[(key::NVIDIA_GPU, "2")], &keys);
+    gangs.all_ask("big", 3, TWO, &keys);
     assert_eq!(gangs.after(5).cluster.reservations(), 1, "{}", gangs.condition("big-0"));
     for node in others {
         (0..2).for_each(|minor| gangs.cluster.bound_by_another(&format!("young-{node}-{minor}"), node, minor));
         gangs.cluster.change_node(node, |facts| facts.unschedulable = false);
     }
-    gangs.wait(610);
-    let kept = kept(&gangs);
+    let kept = gangs.after(610).kept();
     assert!(kept.len() == 2 && !kept.contains(&"n0".to_owned()), "{kept:?}: {}", gangs.condition("big-0"));
 }
 
@@ -470,19 +434,16 @@ fn a_gang_that_waits_for_nics_alone_has_an_earmark_beside_one_for_gpus() {
     }
     gangs.wait(610);
     for (member, of) in [("gpus-0", "GPUs"), ("nics-0", "NICs")] {
-        let said = gangs.condition(member);
-        assert!(said.contains(&format!("kept for it: 8 of 8 {of} still busy")), "{said}");
+        tells(gangs.condition(member), [format!("kept for it: 8 of 8 {of} still busy")]);
     }
-    let nodes = kept(&gangs);
+    let nodes = gangs.kept();
     assert_eq!(nodes.len(), 2, "each has its own");
     // A second gang for GPUs, with NICs, waits for its turn.
     gangs.asks("later-0", &[(key::NVIDIA_GPU, "8"), (key::RDMA, "800")], &gang("later", "1", &[]));
-    gangs.wait(610);
-    assert_eq!(kept(&gangs), nodes);
+    assert_eq!(gangs.after(610).kept(), nodes);
     empty(&mut gangs, &nodes);
-    gangs.wait(2);
-    assert_eq!((gangs.count("gpus"), gangs.count("nics"), gangs.count("later")), (1, 1, 1));
-    assert_eq!(kept(&gangs), Vec::<String>::new());
+    assert_eq!(gangs.after(2).counts(["gpus", "nics", "later"]), [1, 1, 1]);
+    assert_eq!(gangs.kept(), Vec::<String>::new());
 }
 
 #[test]
@@ -491,21 +452,16 @@ fn a_gang_of_which_a_member_without_devices_can_run_nowhere_keeps_no_node() {
     let keys = gang("big", "3", &[]);
     gangs.all_ask("big", 2, &[(key::NVIDIA_GPU, "8")], &keys);
     let in_pool = |gangs: &mut TestGangs, name: &str, keys: &[(String, String)]| {
-        gangs.asks_as(name, &[("cpu", "1")], keys, |facts| facts.spec.node_selector = labels_of("pool", "launch"));
+        gangs.asks_as(name, CPU, keys, |facts| facts.spec.node_selector = labels_of("pool", "launch"));
     };
     in_pool(&mut gangs, "big-2", &keys);
-    gangs.wait(610);
-    assert_eq!(kept(&gangs), Vec::<String>::new(), "no node has its label");
-    gangs.plain_node("cpu", 1, "launch");
-    gangs.wait(400);
-    assert_eq!(kept(&gangs).len(), 2, "{}", gangs.condition("big-0"));
+    assert_eq!(gangs.after(610).kept(), Vec::<String>::new(), "no node has its label");
+    assert_eq!(gangs.plain_node("cpu", 1, "launch").after(400).kept().len(), 2, "{}", gangs.condition("big-0"));
     // Nodes are kept on while a pod of the same priority has the place: it ends as those with GPUs do.
     in_pool(&mut gangs, "other", &[]);
-    gangs.wait(30);
-    assert_eq!((gangs.count("other"), kept(&gangs).len()), (1, 2), "{}", gangs.condition("big-0"));
+    assert_eq!((gangs.after(30).count("other"), gangs.kept().len()), (1, 2), "{}", gangs.condition("big-0"));
     gangs.cluster.change_node("cpu", |facts| facts.unschedulable = true);
-    gangs.wait(11);
-    assert_eq!(kept(&gangs), Vec::<String>::new(), "its node is closed");
+    assert_eq!(gangs.after(11).kept(), Vec::<String>::new(), "its node is closed");
 }
 
 #[test]
@@ -518,15 +474,13 @@ fn a_gang_whose_pod_group_asks_for_more_than_can_be_free_keeps_no_node() {
     };
     asks(&mut gangs, 1000);
     let keys = [(P.to_owned(), "big".to_owned())];
-    gangs.all_ask("big", 2, &[(key::NVIDIA_GPU, "8")], &keys);
-    gangs.wait(610);
-    assert_eq!(kept(&gangs), Vec::<String>::new(), "{}", gangs.condition("big-0"));
+    gangs.all_ask("big", 2, &[(key::NVIDIA_GPU, "8")], &keys).wait(610);
+    assert_eq!(gangs.kept(), Vec::<String>::new(), "{}", gangs.condition("big-0"));
     asks(&mut gangs, 2);
     gangs.wait(610); // it counts as created now
-    assert_eq!(kept(&gangs).len(), 2, "{}", gangs.condition("big-0"));
+    assert_eq!(gangs.kept().len(), 2, "{}", gangs.condition("big-0"));
     asks(&mut gangs, 1000);
-    gangs.wait(11);
-    assert_eq!(kept(&gangs), Vec::<String>::new(), "it asks for more than before");
+    assert_eq!(gangs.after(11).kept(), Vec::<String>::new(), "it asks for more than before");
 }
 
 #[test]
@@ -548,7 +502,7 @@ fn no_more_nodes_are_kept_than_whole_devices_are_asked_for() {
         }
         gangs.wait(610);
         let said = gangs.condition("wide-0");
-        assert_eq!(kept(&gangs).len(), nodes, "{asks:?}: {said}");
+        assert_eq!(gangs.kept().len(), nodes, "{asks:?}: {said}");
         let refused = said.contains("it needs 4 nodes, and no more than 1 may be kept");
         assert_eq!(refused, nodes == 0, "{asks:?}: {said}");
     }

@@ -1,23 +1,14 @@
 //! Gangs in one rack: which domain is taken, when what is preferred is given up, what members wait for that must be gathered. At every
 //! rest no gang that must be gathered is bound in two domains.
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
-use std::time::Duration;
-
-use baton::contract::gang::{GangId, TopologyLayer, TopologySpec, key};
-use baton::contract::{Quantity, key as device_key};
+use baton::contract::gang::{TopologyLayer, key};
+use baton::contract::key as device_key;
 use baton::decide::core::EarmarkPolicy;
-use baton::decide::core::rules::plugins::DefaultSet;
 use baton::decide::explain::GangExplanation;
-use baton::decide::scheduler::Config;
-use baton::decide::world::gangs::MemberState;
-use baton::decide::world::{Pod, Resources};
+use baton::decide::world::Pod;
 
 use super::packing::{Ask, Needs, Room, fits};
-use crate::harness::TestScheduler;
-use crate::harness::gangs::{TestGangs, gang};
-use crate::harness::parts::among;
+use crate::prelude::*;
 
 pub(super) const RACK: &str = "example.com/rack";
 pub(super) const ZONE: &str = "topology.kubernetes.io/zone";
@@ -27,49 +18,73 @@ const PREFERRED: &str = key::PREFERRED_TOPOLOGY;
 
 type Keys<'a> = &'a [(&'a str, &'a str)];
 
-/// A scheduler whose layers are zones, and racks by the name of Koordinator's documents.
-pub(super) fn cluster() -> TestGangs {
+/// A scheduler whose layers are zones, and racks by the name of Koordinator's documents; nodes as of [`TestGangs::node_by`].
+pub(super) fn cluster(nodes: &[&str]) -> TestGangs {
     let mut config = Config::default();
     let layers = [ZONE, "RackLayer=example.com/rack"].map(|text| text.parse::<TopologyLayer>().unwrap());
     config.world.gangs.layers = layers.into();
-    TestGangs::with(config)
+    let mut gangs = TestGangs::with(config);
+    nodes.iter().for_each(|node| _ = gangs.node_by(node));
+    gangs
 }
 
-/// A node by `name cpus rack=… zone=… pool=…`.
-pub(super) fn node(gangs: &mut TestGangs, text: &str) {
-    let mut words = text.split(' ');
-    let (name, cpus) = (words.next().unwrap(), words.next().unwrap().parse().unwrap());
-    gangs.plain_node(name, cpus, "x");
-    words.for_each(|word| label(gangs, name, word));
-}
+impl TestGangs {
+    /// A node by `name cpus rack=… zone=… pool=…`.
+    pub fn node_by(&mut self, text: &str) -> &mut Self {
+        let mut words = text.split(' ');
+        let (name, cpus) = (words.next().unwrap(), words.next().unwrap().parse().unwrap());
+        self.plain_node(name, cpus, "x");
+        words.for_each(|word| _ = self.labelled(name, word));
+        self
+    }
 
-/// Sets a label, or takes it away.
-pub(super) fn label(gangs: &mut TestGangs, node: &str, text: &str) {
-    let (key, value) = text.split_once('=').unwrap();
-    let key = match key {
-        "rack" => RACK,
-        "zone" => ZONE,
-        other => other,
-    };
-    gangs.cluster.change_node(node, |facts| match value {
-        "" => drop(facts.labels.remove(key)),
-        value => drop(facts.labels.insert(key.to_owned(), value.to_owned())),
-    });
-}
+    /// Sets a label, or takes it away.
+    pub fn labelled(&mut self, node: &str, text: &str) -> &mut Self {
+        let (key, value) = text.split_once('=').unwrap();
+        let key = match key {
+            "rack" => RACK,
+            "zone" => ZONE,
+            other => other,
+        };
+        self.cluster.change_node(node, |facts| match value {
+            "" => drop(facts.labels.remove(key)),
+            value => drop(facts.labels.insert(key.to_owned(), value.to_owned())),
+        });
+        self
+    }
 
-pub(super) fn nodes(gangs: &mut TestGangs, texts: &[&str]) {
-    texts.iter().for_each(|text| node(gangs, text));
-}
+    /// Values of a label over the nodes of bound pods with this prefix; `-` where a node has none.
+    pub fn places_of(&self, prefix: &str, label: &str) -> BTreeSet<String> {
+        let bound = self.bound().into_iter().filter(|name| name.starts_with(prefix));
+        let world = self.cluster.world();
+        let place = |name: String| {
+            let node = world.node(world.node_id(self.cluster.node_of(&name)?)?)?;
+            Some(node.facts.as_ref()?.labels.get(label).map_or("-".to_owned(), |value| value.clone()))
+        };
+        bound.filter_map(place).collect()
+    }
 
-/// Values of a label over the nodes of bound pods with this prefix; `-` where a node has none.
-pub(super) fn places(gangs: &TestGangs, prefix: &str, label: &str) -> BTreeSet<String> {
-    let bound = gangs.bound().into_iter().filter(|name| name.starts_with(prefix));
-    let world = gangs.cluster.world();
-    let place = |name: String| {
-        let node = world.node(world.node_id(gangs.cluster.node_of(&name)?)?)?;
-        Some(node.facts.as_ref()?.labels.get(label).map_or("-".to_owned(), |value| value.clone()))
-    };
-    bound.filter_map(place).collect()
+    fn racks(&self, prefix: &str) -> Vec<String> {
+        self.places_of(prefix, RACK).into_iter().collect()
+    }
+
+    /// Pods of low priority on nodes of one CPU, one each.
+    pub fn low_ones(&mut self, count: usize) -> &mut Self {
+        self.all_of_priority("low", count, 1, &[]);
+        assert_eq!(self.after(1).count("low"), count);
+        self
+    }
+
+    fn in_pool(&mut self, name: &str, pool: &str, keys: &[(String, String)]) -> &mut Self {
+        self.in_pool_with((name, 0), pool, keys)
+    }
+
+    pub fn in_pool_with(&mut self, (name, priority): (&str, i32), pool: &str, keys: &[(String, String)]) -> &mut Self {
+        self.asks_as(name, CPU, keys, |facts| {
+            facts.spec.priority = priority;
+            facts.spec.node_required = Some(vec![among("pool", &[pool])]);
+        })
+    }
 }
 
 pub(super) fn rule(rules: &[(&str, &str)]) -> String {
@@ -81,16 +96,16 @@ pub(super) fn rule(rules: &[(&str, &str)]) -> String {
 /// The members of a gang go to these racks, or wait and say so, whether the gang accumulates or not.
 fn expect(name: &str, on: &str, members: usize, keys: Keys, expected: Result<&str, &str>) {
     for mode in ["Strict", "NonStrict"] {
-        let mut gangs = cluster();
+        let mut gangs = cluster(&[]);
         gangs.accumulating = mode == "NonStrict";
-        on.split(", ").for_each(|text| node(&mut gangs, text));
+        on.split(", ").for_each(|text| _ = gangs.node_by(text));
         gangs.members("g", members, &gang("g", &members.to_string(), &[keys, &[("mode", mode)]].concat()));
         gangs.wait(2);
         let (said, bound) = (gangs.condition("g-0"), gangs.count("g"));
         match expected {
             Ok(expected) => {
                 assert_eq!(bound, members, "{name} ({mode}): {said}");
-                assert_eq!(racks(&gangs, "g").join(" "), expected, "{name} ({mode})");
+                assert_eq!(gangs.racks("g").join(" "), expected, "{name} ({mode})");
             }
             Err(expected) => {
                 assert_eq!(bound, 0, "{name} ({mode})");
@@ -157,17 +172,11 @@ pub(super) fn must(name: &str, min: &str) -> Vec<(String, String)> {
     gang(name, min, &[(REQUIRED, RACK)])
 }
 
-fn racks(gangs: &TestGangs, prefix: &str) -> Vec<String> {
-    places(gangs, prefix, RACK).into_iter().collect()
-}
-
 #[test]
 fn two_dialects_that_differ_are_named() {
-    let mut gangs = cluster();
-    nodes(&mut gangs, &["a 4 rack=r1 zone=z"]);
+    let mut gangs = cluster(&["a 4 rack=r1 zone=z"]);
     let both: Keys<'_> = &[(SPEC, &rule(&[(ZONE, "MustGather")])), (REQUIRED, RACK)];
-    gangs.members("g", 2, &gang("g", "2", both));
-    gangs.wait(1);
+    gangs.members("g", 2, &gang("g", "2", both)).wait(1);
     assert_eq!((gangs.count("g"), gangs.reported("GangInvalidValue")), (2, 1));
     let world = gangs.cluster.world();
     let of = baton::contract::gang::GangId::parse("ml/g").unwrap();
@@ -182,8 +191,7 @@ fn two_dialects_that_differ_are_named() {
 
 #[test]
 fn kubernetes_constraints_count_before_batons_keys() {
-    let mut gangs = cluster();
-    nodes(&mut gangs, &["a 2 rack=r1 zone=z", "b 2 rack=r2 zone=z"]);
+    let mut gangs = cluster(&["a 2 rack=r1 zone=z", "b 2 rack=r2 zone=z"]);
     let spec = TopologySpec { required: [Box::from(ZONE)].into(), preferred: BTreeSet::new() };
     gangs.pod_group("ml/g", |object| {
         object.spec.min = Some(3);
@@ -191,35 +199,29 @@ fn kubernetes_constraints_count_before_batons_keys() {
     });
     let keys = [("pod-group.scheduling.sigs.k8s.io", "g"), (REQUIRED, RACK)];
     let keys: Vec<(String, String)> = keys.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
-    gangs.members("g", 3, &keys);
-    gangs.wait(1);
+    gangs.members("g", 3, &keys).wait(1);
     assert_eq!((gangs.count("g"), gangs.reported("GangInvalidValue")), (3, 1), "{}", gangs.condition("g-0"));
 }
 
 #[test]
 fn a_group_takes_the_innermost_layer_of_its_gangs() {
-    let mut gangs = cluster();
-    nodes(&mut gangs, &["a 3 rack=r1 zone=z", "b 4 rack=r2 zone=z"]);
+    let mut gangs = cluster(&["a 3 rack=r1 zone=z", "b 4 rack=r2 zone=z"]);
     let group = ("groups", r#"["ml/ga","ml/gb"]"#);
     gangs.members("ga", 2, &gang("ga", "2", &[group, (REQUIRED, ZONE)]));
-    gangs.members("gb", 2, &gang("gb", "2", &[group, (REQUIRED, RACK)]));
-    gangs.wait(1);
-    assert_eq!((gangs.count("g"), racks(&gangs, "g")), (4, vec!["r2".to_owned()]));
+    gangs.members("gb", 2, &gang("gb", "2", &[group, (REQUIRED, RACK)])).wait(1);
+    assert_eq!((gangs.count("g"), gangs.racks("g")), (4, vec!["r2".to_owned()]));
 }
 
 #[test]
 fn late_and_replaced_members_go_where_the_others_run_or_wait() {
     for policy in ["once-satisfied", "waiting-and-running"] {
-        let mut gangs = cluster();
-        nodes(&mut gangs, &["a 2 rack=r1", "b 1 rack=r1", "c 9 rack=r2"]);
+        let mut gangs = cluster(&["a 2 rack=r1", "b 1 rack=r1", "c 9 rack=r2"]);
         let keys = gang("g", "2", &[(REQUIRED, RACK), ("match-policy", policy)]);
         gangs.member("g-0", &keys);
         gangs.member("g-1", &keys);
-        gangs.wait(1);
-        assert_eq!(racks(&gangs, "g"), ["r1"], "{policy}");
+        assert_eq!(gangs.after(1).racks("g"), ["r1"], "{policy}");
         gangs.member("g-2", &keys);
-        gangs.wait(1);
-        assert_eq!((gangs.count("g"), racks(&gangs, "g")), (3, vec!["r1".to_owned()]), "{policy}");
+        assert_eq!((gangs.after(1).count("g"), gangs.racks("g")), (3, vec!["r1".to_owned()]), "{policy}");
         gangs.member("g-3", &keys);
         assert_eq!(gangs.after(2).count("g"), 3, "{policy}: it waits");
         let said = gangs.condition("g-3");
@@ -229,7 +231,7 @@ fn late_and_replaced_members_go_where_the_others_run_or_wait() {
         gangs.delete("g-0");
         gangs.wait(2);
         assert_eq!(
-            (gangs.count("g"), racks(&gangs, "g")),
+            (gangs.count("g"), gangs.racks("g")),
             (3, vec!["r1".to_owned()]),
             "{policy}: {}",
             gangs.condition("g-3")
@@ -239,41 +241,30 @@ fn late_and_replaced_members_go_where_the_others_run_or_wait() {
 
 #[test]
 fn a_gang_whose_members_have_all_ended_may_be_gathered_elsewhere() {
-    let mut gangs = cluster();
-    nodes(&mut gangs, &["a 2 rack=r1", "b 3 rack=r2"]);
-    gangs.members("g", 2, &must("g", "2"));
-    gangs.wait(1);
-    assert_eq!(racks(&gangs, "g"), ["r1"]);
+    let mut gangs = cluster(&["a 2 rack=r1", "b 3 rack=r2"]);
+    assert_eq!(gangs.members("g", 2, &must("g", "2")).after(1).racks("g"), ["r1"]);
     (0..2).for_each(|n| gangs.delete(&format!("g-{n}")));
     gangs.member("blocks", &[]);
-    gangs.wait(1);
-    gangs.cluster.change_node("a", |facts| facts.unschedulable = true);
-    gangs.members("g", 2, &must("g", "2"));
-    gangs.wait(1);
-    assert_eq!(racks(&gangs, "g"), ["r2"]);
+    gangs.after(1).cluster.change_node("a", |facts| facts.unschedulable = true);
+    assert_eq!(gangs.members("g", 2, &must("g", "2")).after(1).racks("g"), ["r2"]);
 }
 
 #[test]
 fn a_label_that_changes_while_the_gang_waits_is_seen_at_once() {
-    let mut gangs = cluster();
-    nodes(&mut gangs, &["a 2 rack=r1", "b 1 rack=r2"]);
+    let mut gangs = cluster(&["a 2 rack=r1", "b 1 rack=r2"]);
     gangs.members("g", 3, &must("g", "3"));
     assert_eq!(gangs.after(1).count("g"), 0);
-    label(&mut gangs, "b", "rack=r1");
-    gangs.wait(1);
-    assert_eq!((gangs.count("g"), racks(&gangs, "g")), (3, vec!["r1".to_owned()]), "{}", gangs.condition("g-0"));
+    gangs.labelled("b", "rack=r1").wait(1);
+    assert_eq!((gangs.count("g"), gangs.racks("g")), (3, vec!["r1".to_owned()]), "{}", gangs.condition("g-0"));
 }
 
 #[test]
 fn where_a_label_changed_under_running_members_late_ones_follow_the_most() {
-    let mut gangs = cluster();
-    nodes(&mut gangs, &["a 1 rack=r1", "b 1 rack=r1", "c 1 rack=r1", "d 1 rack=r1", "e 9 rack=r2"]);
-    gangs.members("g", 3, &must("g", "3"));
-    gangs.wait(1);
+    let mut gangs = cluster(&["a 1 rack=r1", "b 1 rack=r1", "c 1 rack=r1", "d 1 rack=r1", "e 9 rack=r2"]);
+    gangs.members("g", 3, &must("g", "3")).wait(1);
     assert_eq!((gangs.count("g"), gangs.cluster.node_of("g-0").map(str::len)), (3, Some(1)));
     let moved = gangs.cluster.node_of("g-0").unwrap().to_owned();
-    label(&mut gangs, &moved, "rack=r2");
-    gangs.member("g-3", &must("g", "3"));
+    gangs.labelled(&moved, "rack=r2").member("g-3", &must("g", "3"));
     gangs.wait(1);
     let at = gangs.cluster.node_of("g-3").map(str::to_owned);
     assert!(at.as_deref().is_some_and(|at| "abcd".contains(at)), "{at:?}");
@@ -281,9 +272,7 @@ fn where_a_label_changed_under_running_members_late_ones_follow_the_most() {
 
 #[test]
 fn a_gang_that_holds_room_moves_to_the_rack_that_has_room_for_all_of_it() {
-    let mut gangs = cluster();
-    gangs.accumulating = true;
-    nodes(&mut gangs, &["a 2 rack=r1", "b 3 rack=r2"]);
+    let mut gangs = cluster(&["a 2 rack=r1", "b 3 rack=r2"]).accumulating();
     gangs.member("busy-0", &[]);
     gangs.member("busy-1", &[]);
     gangs.member("busy-2", &[]);
@@ -294,39 +283,29 @@ fn a_gang_that_holds_room_moves_to_the_rack_that_has_room_for_all_of_it() {
     assert!(held <= 2, "it holds {held} in one rack beside {on_b}");
     (0..3).for_each(|n| gangs.cluster.finish(&format!("busy-{n}")));
     gangs.wait(2);
-    assert_eq!((gangs.count("g"), racks(&gangs, "g")), (3, vec!["r2".to_owned()]), "{}", gangs.condition("g-0"));
-}
-
-/// Pods of low priority on nodes of one CPU, one each.
-pub(super) fn low(gangs: &mut TestGangs, count: usize) {
-    gangs.all_of_priority("low", count, 1, &[]);
-    assert_eq!(gangs.after(1).count("low"), count);
+    assert_eq!((gangs.count("g"), gangs.racks("g")), (3, vec!["r2".to_owned()]), "{}", gangs.condition("g-0"));
 }
 
 fn urgent(gangs: &mut TestGangs, count: usize, keys: &[(String, String)]) {
-    gangs.all_of_priority("g", count, 9, keys);
-    gangs.settle();
+    gangs.all_of_priority("g", count, 9, keys).settle();
 }
 
 #[test]
 fn victims_leave_in_one_rack_and_only_where_all_of_the_gang_then_fits() {
     for (min, victims) in [("2", 2), ("3", 3), ("4", 0)] {
-        let mut gangs = cluster();
-        nodes(&mut gangs, &["a 1 rack=r1", "b 1 rack=r1", "c 1 rack=r1", "d 1 rack=r2", "e 1 rack=r2"]);
-        low(&mut gangs, 5);
+        let mut gangs = cluster(&["a 1 rack=r1", "b 1 rack=r1", "c 1 rack=r1", "d 1 rack=r2", "e 1 rack=r2"]);
+        gangs.low_ones(5);
         urgent(&mut gangs, min.parse().unwrap(), &must("g", min));
         assert_eq!(gangs.cluster.evicted.len(), victims, "{min}");
         let leaving: Vec<String> = gangs.cluster.evicted.iter().map(|pod| pod.to_string()).collect();
         leaving.iter().for_each(|pod| gangs.delete(pod));
-        gangs.wait(2);
-        assert_eq!((gangs.count("g"), racks(&gangs, "g").len()), (victims, victims.min(1)), "{min}");
+        assert_eq!((gangs.after(2).count("g"), gangs.racks("g").len()), (victims, victims.min(1)), "{min}");
     }
 }
 
 #[test]
 fn min_resources_are_free_in_the_rack_or_nothing_is_tried() {
-    let mut gangs = cluster();
-    nodes(&mut gangs, &["a 3 rack=r1", "b 4 rack=r2"]);
+    let mut gangs = cluster(&["a 3 rack=r1", "b 4 rack=r2"]);
     let min_resources = |cpus| {
         let mut resources = Resources::default();
         resources.set("cpu", Quantity::units(cpus));
@@ -345,60 +324,35 @@ fn min_resources_are_free_in_the_rack_or_nothing_is_tried() {
         assert_eq!(gangs.after(2).count("g"), placed, "{cpus}: {}", gangs.condition("g-0"));
         if placed == 0 {
             let said = gangs.condition("g-0");
-            assert!(
-                said.contains(
-                    "asks for at least 5 cpu beyond what its members have, 4 are free in example.com/rack=r2"
-                ),
-                "{said}"
-            );
+            tells(said, ["asks for at least 5 cpu beyond what its members have, 4 are free in example.com/rack=r2"]);
         }
     }
-    assert_eq!(racks(&gangs, "g"), ["r2"]);
-}
-
-fn in_pool(gangs: &mut TestGangs, name: &str, pool: &str, keys: &[(String, String)]) {
-    in_pool_with(gangs, (name, 0), pool, keys);
-}
-
-pub(super) fn in_pool_with(
-    gangs: &mut TestGangs,
-    (name, priority): (&str, i32),
-    pool: &str,
-    keys: &[(String, String)],
-) {
-    gangs.asks_as(name, &[("cpu", "1")], keys, |facts| {
-        facts.spec.priority = priority;
-        facts.spec.node_required = Some(vec![among("pool", &[pool])]);
-    });
+    assert_eq!(gangs.racks("g"), ["r2"]);
 }
 
 #[test]
 fn members_whose_selectors_exclude_each_other_find_the_rack_that_has_both_kinds() {
     for (second, placed) in [("pool=y", 2), ("pool=x", 0)] {
-        let mut gangs = cluster();
-        nodes(
-            &mut gangs,
-            &["a 4 rack=r1 pool=x", "b 1 rack=r2 pool=x", &format!("c 5 rack=r2 {second}"), "d 9 rack=r3 pool=y"],
-        );
-        in_pool(&mut gangs, "g-0", "x", &must("g", "2"));
-        in_pool(&mut gangs, "g-1", "y", &must("g", "2"));
+        let c = format!("c 5 rack=r2 {second}");
+        let mut gangs = cluster(&["a 4 rack=r1 pool=x", "b 1 rack=r2 pool=x", &c, "d 9 rack=r3 pool=y"]);
+        gangs.in_pool("g-0", "x", &must("g", "2")).in_pool("g-1", "y", &must("g", "2"));
         assert_eq!(gangs.after(1).count("g"), placed, "{}", gangs.condition("g-0"));
         if placed == 0 {
-            let said = gangs.condition("g-0");
-            assert!(said.contains("the nearest of 3") && said.contains("outside example.com/rack="), "{said}");
+            tells(gangs.condition("g-0"), ["the nearest of 3", "outside example.com/rack="]);
         }
     }
 }
 
 #[test]
 fn among_a_thousand_domains_of_five_nodes_the_only_one_with_room_is_found() {
-    let mut gangs = cluster();
+    let mut gangs = cluster(&[]);
     gangs.cluster.watchful = false;
     for rack in 0..1000 {
-        (0..5).for_each(|n| node(&mut gangs, &format!("n{rack}-{n} {} rack=r{rack}", if rack == 777 { 2 } else { 1 })));
+        (0..5)
+            .for_each(|n| _ = gangs.node_by(&format!("n{rack}-{n} {} rack=r{rack}", if rack == 777 { 2 } else { 1 })));
     }
     gangs.come("g", 10, &must("g", "10"));
-    assert_eq!((gangs.count("g"), racks(&gangs, "g")), (10, vec!["r777".to_owned()]), "{}", gangs.condition("g-0"));
+    assert_eq!((gangs.count("g"), gangs.racks("g")), (10, vec!["r777".to_owned()]), "{}", gangs.condition("g-0"));
 }
 
 #[test]
@@ -412,14 +366,13 @@ fn an_earmark_keeps_nodes_of_one_rack_and_ends_when_a_node_leaves_it() {
     let mut gangs = TestGangs { cluster, accumulating: false };
     // One busy GPU on each node of the first rack, two on one node of the second: over the racks, two nodes with one each are the least.
     for (name, at, gpus) in [("p", "a", "1"), ("q", "d", "1"), ("r", "b", "2")] {
-        label(&mut gangs, at, &format!("host={at}"));
+        gangs.labelled(at, &format!("host={at}"));
         gangs.asks_as(name, &[(device_key::NVIDIA_GPU, gpus)], &[], |facts| {
             facts.spec.node_required = Some(vec![among("host", &[at])]);
         });
         assert_eq!(gangs.settled().cluster.node_of(name), Some(at));
     }
-    gangs.all_ask("g", 2, &[(device_key::NVIDIA_GPU, "2")], &must("g", "2"));
-    gangs.wait(90);
+    gangs.all_ask("g", 2, &[(device_key::NVIDIA_GPU, "2")], &must("g", "2")).wait(90);
     let kept = |gangs: &TestGangs| -> BTreeSet<String> {
         let world = gangs.cluster.world();
         world.nodes().filter(|(_, node)| node.kept_for.is_some()).map(|(_, node)| node.name.to_string()).collect()
@@ -428,26 +381,18 @@ fn an_earmark_keeps_nodes_of_one_rack_and_ends_when_a_node_leaves_it() {
     let one_rack = [BTreeSet::from(["a".to_owned(), "d".to_owned()]), BTreeSet::from(["b".to_owned(), "c".to_owned()])];
     assert!(one_rack.contains(&first), "{first:?}: {}", gangs.condition("g-0"));
     let leaves = first.first().unwrap().clone();
-    label(&mut gangs, &leaves, "rack=r9");
-    gangs.wait(30);
+    gangs.labelled(&leaves, "rack=r9").wait(30);
     let second = kept(&gangs);
     assert!(one_rack.contains(&second) && second != first, "{second:?}: {}", gangs.condition("g-0"));
     (["p", "q", "r"]).iter().for_each(|pod| gangs.cluster.finish(pod));
-    gangs.wait(5);
-    assert_eq!((gangs.count("g"), racks(&gangs, "g").len()), (2, 1), "{}", gangs.condition("g-0"));
+    assert_eq!((gangs.after(5).count("g"), gangs.racks("g").len()), (2, 1), "{}", gangs.condition("g-0"));
 }
 
 #[test]
 fn a_gang_without_topology_beside_one_with_it_uses_every_rack() {
-    let mut gangs = cluster();
-    nodes(&mut gangs, &["a 2 rack=r1", "b 3 rack=r2", "c 1"]);
-    gangs.members("g", 3, &must("g", "3"));
-    gangs.members("free", 3, &gang("free", "3", &[]));
-    gangs.wait(1);
-    assert_eq!(
-        (racks(&gangs, "g"), racks(&gangs, "free")),
-        (vec!["r2".to_owned()], vec!["-".to_owned(), "r1".to_owned()])
-    );
+    let mut gangs = cluster(&["a 2 rack=r1", "b 3 rack=r2", "c 1"]);
+    gangs.members("g", 3, &must("g", "3")).members("free", 3, &gang("free", "3", &[])).wait(1);
+    assert_eq!((gangs.racks("g"), gangs.racks("free")), (vec!["r2".to_owned()], vec!["-".to_owned(), "r1".to_owned()]));
 }
 
 /// Random worlds of up to eight nodes. A gang that must be gathered is bound exactly where the judge finds a domain for it, and in one; one
@@ -478,7 +423,7 @@ struct JudgedNode {
 
 fn random_case(seed: u64) -> (bool, bool) {
     let mut rng = fastrand::Rng::with_seed(seed);
-    let mut gangs = cluster();
+    let mut gangs = cluster(&[]);
     gangs.cluster.watchful = false;
     let mut rooms: Vec<JudgedNode> = Vec::new();
     for n in 0..rng.usize(1..=8) {
@@ -488,7 +433,7 @@ fn random_case(seed: u64) -> (bool, bool) {
         let mut text = format!("n{n} {cpus} pool={pool}");
         rack.iter().for_each(|rack| text += &format!(" rack={rack}"));
         zone.iter().for_each(|zone| text += &format!(" zone={zone}"));
-        node(&mut gangs, &text);
+        gangs.node_by(&text);
         rooms.push(JudgedNode { rack, zone, room: Room { pool: Some(pool), free: i64::from(cpus) } });
     }
     let members = rng.usize(1..=6);
@@ -533,7 +478,7 @@ fn random_case(seed: u64) -> (bool, bool) {
         || format!("seed {seed}: {rooms:?} {needs:?} {rules:?} {mode}; {bound} bound; {}", gangs.condition("g-0"));
     let expected = if must { one } else { anywhere };
     assert_eq!(bound >= least && bound > 0, expected, "{}", story());
-    let label = |name: &str| places(&gangs, "g", name);
+    let label = |name: &str| gangs.places_of("g", name);
     let apart = by_rack && label(RACK).len() > 1 || by_zone && label(ZONE).len() > 1;
     let unlabelled = by_rack && label(RACK).contains("-") || by_zone && label(ZONE).contains("-");
     // Members beyond the minimum of a gang that prefers to be gathered go where there is room.
@@ -595,13 +540,9 @@ fn explained(gangs: &mut TestGangs, name: &str) -> GangExplanation {
 
 #[test]
 fn explain_gang_names_the_nearest_domain_and_what_is_missing_there() {
-    let mut gangs = cluster();
-    nodes(&mut gangs, &["a 2 rack=r1", "b 4 rack=r2 pool=y", "c 1 rack=r2"]);
-    in_pool(&mut gangs, "busy-0", "y", &[]);
-    in_pool(&mut gangs, "busy-1", "y", &[]);
-    gangs.settle();
-    gangs.members("g", 4, &must("g", "4"));
-    gangs.wait(1);
+    let mut gangs = cluster(&["a 2 rack=r1", "b 4 rack=r2 pool=y", "c 1 rack=r2"]);
+    gangs.in_pool("busy-0", "y", &[]).in_pool("busy-1", "y", &[]);
+    gangs.settled().members("g", 4, &must("g", "4")).wait(1);
     let GangExplanation { state, message, .. } = explained(&mut gangs, "g");
     assert_eq!(state, "waiting");
     assert_eq!(
@@ -613,42 +554,32 @@ fn explain_gang_names_the_nearest_domain_and_what_is_missing_there() {
 
 #[test]
 fn a_late_member_of_a_gang_that_prefers_one_rack_goes_there_while_there_is_room() {
-    let mut gangs = cluster();
-    nodes(&mut gangs, &["z 9 rack=r9", "a 1 rack=r1", "b 1 rack=r1", "c 1 rack=r1"]);
+    let mut gangs = cluster(&["z 9 rack=r9", "a 1 rack=r1", "b 1 rack=r1", "c 1 rack=r1"]);
     gangs.cluster.change_node("z", |facts| facts.unschedulable = true);
     let keys = gang("g", "2", &[(PREFERRED, RACK)]);
-    gangs.members("g", 2, &keys);
-    gangs.wait(1);
-    gangs.cluster.change_node("z", |facts| facts.unschedulable = false);
-    gangs.wait(1);
-    assert_eq!(racks(&gangs, "g"), ["r1"]);
+    gangs.members("g", 2, &keys).after(1).cluster.change_node("z", |facts| facts.unschedulable = false);
+    assert_eq!(gangs.after(1).racks("g"), ["r1"]);
     gangs.member("g-2", &keys);
-    gangs.wait(1);
-    assert_eq!((gangs.count("g"), racks(&gangs, "g")), (3, vec!["r1".to_owned()]));
+    assert_eq!((gangs.after(1).count("g"), gangs.racks("g")), (3, vec!["r1".to_owned()]));
     gangs.member("g-3", &keys);
-    gangs.wait(1);
-    assert_eq!(racks(&gangs, "g"), ["r1", "r9"], "there is no room left beside the others");
+    assert_eq!(gangs.after(1).racks("g"), ["r1", "r9"], "there is no room left beside the others");
 }
 
 #[test]
 fn members_beyond_the_minimum_go_elsewhere_when_the_preferred_rack_is_full() {
     for policy in ["once-satisfied", "waiting-and-running", "only-waiting"] {
-        let mut gangs = cluster();
-        nodes(&mut gangs, &["a 2 rack=r1", "b 9 rack=r2"]);
-        gangs.members("g", 3, &gang("g", "2", &[(PREFERRED, RACK), ("match-policy", policy)]));
-        gangs.wait(3);
-        assert_eq!((gangs.count("g"), racks(&gangs, "g").len()), (3, 2), "{policy}: {}", gangs.condition("g-2"));
+        let mut gangs = cluster(&["a 2 rack=r1", "b 9 rack=r2"]);
+        gangs.members("g", 3, &gang("g", "2", &[(PREFERRED, RACK), ("match-policy", policy)])).wait(3);
+        assert_eq!((gangs.count("g"), gangs.racks("g").len()), (3, 2), "{policy}: {}", gangs.condition("g-2"));
         assert!(explained(&mut gangs, "g").message.ends_with(" started in 2 of example.com/rack"));
-        gangs.members("h", 2, &must("h", "2"));
-        gangs.wait(3);
+        gangs.members("h", 2, &must("h", "2")).wait(3);
         assert!(explained(&mut gangs, "h").message.ends_with(" started in example.com/rack=r2"));
     }
 }
 
 #[test]
 fn a_wish_that_is_changed_while_the_gang_waits_counts_at_once() {
-    let mut gangs = cluster();
-    nodes(&mut gangs, &["a 2 rack=r1 zone=z", "b 2 rack=r2 zone=z"]);
+    let mut gangs = cluster(&["a 2 rack=r1 zone=z", "b 2 rack=r2 zone=z"]);
     gangs.members("g", 3, &must("g", "3"));
     assert_eq!(gangs.after(1).count("g"), 0);
     for n in 0..3 {
@@ -661,9 +592,7 @@ fn a_wish_that_is_changed_while_the_gang_waits_counts_at_once() {
 
 #[test]
 fn pods_without_a_gang_rule_follow_the_first_of_them() {
-    let mut gangs = cluster();
-    nodes(&mut gangs, &["a 2 rack=r1", "b 1 rack=r2", "c 9"]);
-    gangs.members("g", 4, &must("g", "0"));
-    gangs.wait(2);
-    assert_eq!((gangs.count("g"), racks(&gangs, "g").len()), (if racks(&gangs, "g") == ["r1"] { 2 } else { 1 }, 1));
+    let mut gangs = cluster(&["a 2 rack=r1", "b 1 rack=r2", "c 9"]);
+    gangs.members("g", 4, &must("g", "0")).wait(2);
+    assert_eq!((gangs.count("g"), gangs.racks("g").len()), (if gangs.racks("g") == ["r1"] { 2 } else { 1 }, 1));
 }

@@ -1,7 +1,5 @@
 //! Where one generation of a gang ends and the next begins: members that one controller makes one after the other are of one.
 
-use std::time::Duration;
-
 use crate::harness::gangs::{P, TestGangs, gang};
 
 type Keys = Vec<(String, String)>;
@@ -25,7 +23,7 @@ enum Restart {
 
 fn end(gangs: &mut TestGangs, name: &str, end: End) {
     match end {
-        End::Fails => gangs.fail(name),
+        End::Fails => _ = gangs.fail(name),
         End::Goes => gangs.delete(name),
     }
     gangs.wait(10);
@@ -113,7 +111,7 @@ fn made_again_beside(lives: bool, restart: bool) -> TestGangs {
     let mut gangs = TestGangs::new(8);
     let keys = |name: &str| gang(name, "2", &[("groups", r#"["ml/a","ml/b"]"#)]);
     let make = |gangs: &mut TestGangs, names: [&str; 2], of: &str| {
-        names.iter().for_each(|name| gangs.job_member(name, of, &keys(of)));
+        names.iter().for_each(|name| _ = gangs.job_member(name, of, &keys(of)));
     };
     make(&mut gangs, ["a-0", "a-1"], "a");
     make(&mut gangs, ["b-0", "b-1"], "b");
@@ -123,9 +121,9 @@ fn made_again_beside(lives: bool, restart: bool) -> TestGangs {
         make(&mut gangs, ["again-0", "again-1"], "b");
     }
     // Nothing leads meanwhile.
-    gangs.cluster.now += Duration::from_secs(1);
+    gangs.cluster.later(1);
     ["a-0", "a-1"].iter().for_each(|name| gangs.cluster.finish(name));
-    gangs.cluster.now += Duration::from_secs(1);
+    gangs.cluster.later(1);
     if !lives {
         make(&mut gangs, ["again-0", "again-1"], "b");
     }
@@ -151,9 +149,8 @@ fn pods_that_were_made_before_the_others_succeeded_are_of_their_generation() {
 fn several_pods_that_end_after_one_has_succeeded_are_made_again_one_by_one() {
     let mut gangs = TestGangs::new(8);
     let keys = gang("a", "3", &[]);
-    (0..3).for_each(|n| gangs.job_member(&format!("a-{n}"), "job", &keys));
-    gangs.wait(2);
-    gangs.cluster.finish("a-0");
+    (0..3).for_each(|n| _ = gangs.job_member(&format!("a-{n}"), "job", &keys));
+    gangs.after(2).cluster.finish("a-0");
     end(&mut gangs, "a-1", End::Goes);
     end(&mut gangs, "a-2", End::Goes);
     for name in ["again", "too"] {
@@ -169,7 +166,7 @@ fn a_run_of_a_new_job_under_the_name_starts_whole_beside_what_has_succeeded() {
             let mut gangs = TestGangs::new(8);
             let keys = gang("a", "3", &[]);
             let make = |gangs: &mut TestGangs, name: &str, job: Option<&str>| match job {
-                Some(job) => gangs.job_member(name, job, &keys),
+                Some(job) => _ = gangs.job_member(name, job, &keys),
                 None => gangs.member(name, &keys),
             };
             (0..3).for_each(|n| make(&mut gangs, &format!("a-{n}"), first));
@@ -195,22 +192,17 @@ fn a_job_whose_pods_have_all_failed_starts_whole_again() {
     let keys = gang("a", "2", &[]);
     // An earlier run has succeeded, and its pods are still there.
     for job in ["first", "second"] {
-        (0..2).for_each(|n| gangs.job_member(&format!("{job}-{n}"), job, &keys));
+        (0..2).for_each(|n| _ = gangs.job_member(&format!("{job}-{n}"), job, &keys));
         assert_eq!(gangs.after(2).count(job), 2);
-        (0..2).for_each(|n| {
-            if job == "first" {
-                gangs.cluster.finish(&format!("first-{n}"))
+        for name in [format!("{job}-0"), format!("{job}-1")] {
+            match job {
+                "first" => gangs.cluster.finish(&name),
+                _ => _ = gangs.fail(&name),
             }
-        });
-        (0..2).for_each(|n| {
-            if job == "second" {
-                gangs.fail(&format!("second-{n}"))
-            }
-        });
+        }
         gangs.wait(1);
     }
-    gangs.job_member("again-0", "second", &keys);
-    gangs.wait(2);
+    gangs.job_member("again-0", "second", &keys).wait(2);
     assert_eq!((gangs.count("again"), gangs.reason("again-0")), (0, "GangIncomplete"));
     gangs.job_member("again-1", "second", &keys);
     assert_eq!(gangs.after(2).count("again"), 2);

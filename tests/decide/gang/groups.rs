@@ -1,21 +1,22 @@
 //! Whose a commit is and whose a hold: what gangs did alone, with others, or before their pods were relabelled satisfies no other
 //! group. Never is a member bound while its group, as all its gangs declare it now, is not satisfied.
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
-use std::time::Duration;
+use baton::contract::gang::{MatchPolicy, Mode, key::CONDITION_SATISFIED};
 
-use baton::contract::Quantity;
-use baton::contract::gang::{GangId, MatchPolicy, Mode, key::CONDITION_SATISFIED};
-use baton::decide::world::gangs::MemberState;
-use baton::decide::world::spec::VolumeUse;
-use baton::decide::world::{ClassFacts, WorldEvent};
+use crate::prelude::*;
 
-use crate::harness::gangs::{P, TestGangs, gang};
-use crate::harness::parts::condition;
+impl TestGangs {
+    fn restate_all(&mut self, prefix: &str, count: usize, keys: &[(String, String)]) -> &mut Self {
+        (0..count).for_each(|n| _ = self.restate(&format!("{prefix}-{n}"), keys));
+        self
+    }
 
-fn restate_all(gangs: &mut TestGangs, prefix: &str, count: usize, keys: &[(String, String)]) {
-    (0..count).for_each(|n| gangs.restate(&format!("{prefix}-{n}"), keys));
+    /// The groups that hold room.
+    fn holders(&self) -> String {
+        let holds = self.cluster.scheduler.reservations().all().values();
+        let holders: BTreeSet<String> = holds.map(|hold| hold.group.as_ref().unwrap().to_string()).collect();
+        holders.into_iter().collect::<Vec<_>>().join("; ")
+    }
 }
 
 fn listed(gangs: &[&str]) -> Arc<BTreeSet<GangId>> {
@@ -34,8 +35,7 @@ fn always(gangs: &mut TestGangs, check: impl Fn(&TestGangs, &str)) {
 fn a_gang_that_lists_another_one_does_not_complete_that_ones_broken_commit() {
     for list in [r#"["ml/b"]"#, r#"["ml/b","ml/missing"]"#] {
         let mut gangs = TestGangs::new(8).asked("a", 2, "2", &[("groups", list)]);
-        gangs.come("b", 3, &gang("b", "3", &[]));
-        assert_eq!((gangs.count("a"), gangs.count("b")), (0, 3), "{list}");
+        assert_eq!(gangs.come("b", 3, &gang("b", "3", &[])).counts(["a", "b"]), [0, 3], "{list}");
         gangs.cluster.finish("b-0");
         let reason = gangs.reason("a-0").to_owned();
         always(&mut gangs, |gangs, when| {
@@ -49,17 +49,13 @@ fn a_gang_whose_list_nobody_shares_does_not_owe_what_its_former_group_began() {
     let mut gangs = TestGangs::with_gpus(&[("n", 8)]);
     let both = ("groups", r#"["ml/a","ml/b"]"#);
     let policy = ("match-policy", "waiting-and-running");
-    for name in ["a", "b"] {
-        gangs.all_ask(name, 2, &[("nvidia.com/gpu", "1")], &gang(name, "2", &[both, policy]));
-    }
-    gangs.cluster.now += Duration::from_secs(1);
-    gangs.cluster.settle();
+    ["a", "b"].into_iter().for_each(|name| _ = gangs.all_ask(name, 2, ONE, &gang(name, "2", &[both, policy])));
+    gangs.cluster.later(1).settle();
     assert_eq!(gangs.bound().len(), 1, "the others stand in line for the lock");
     // The scheduler dies, and until another one leads the gang of the bound pod has nothing to do with the other any more.
     gangs.cluster.step_down();
     let (began, other) = if gangs.count("a") == 1 { ("a", "b") } else { ("b", "a") };
-    restate_all(&mut gangs, began, 2, &gang(began, "2", &[policy]));
-    gangs.restart(2);
+    gangs.restate_all(began, 2, &gang(began, "2", &[policy])).restart(2);
     assert_eq!((gangs.count(other), gangs.reason(&format!("{other}-0"))), (0, "GangGroupMismatch"));
     assert_eq!(gangs.count(began), 2, "alone it has room for both: {}", gangs.condition(&format!("{began}-1")));
 }
@@ -69,12 +65,11 @@ fn a_group_that_is_made_later_does_not_owe_what_one_of_its_gangs_has_lost() {
     for policy in ["once-satisfied", "waiting-and-running"] {
         let policy = ("match-policy", policy);
         let mut gangs = TestGangs::new(5).asked("a", 3, "2", &[policy]);
-        gangs.members("b", 3, &gang("b", "3", &[("groups", r#"["ml/a"]"#), policy]));
-        gangs.wait(1);
-        assert_eq!((gangs.count("a"), gangs.count("b")), (3, 0));
+        gangs.members("b", 3, &gang("b", "3", &[("groups", r#"["ml/a"]"#), policy])).wait(1);
+        assert_eq!(gangs.counts(["a", "b"]), [3, 0]);
         gangs.cluster.finish("a-0");
         gangs.cluster.change_node("n", |facts| facts.allocatable.set("cpu", Quantity::units(4)));
-        restate_all(&mut gangs, "a", 3, &gang("a", "2", &[("groups", r#"["ml/b"]"#), policy]));
+        gangs.restate_all("a", 3, &gang("a", "2", &[("groups", r#"["ml/b"]"#), policy]));
         always(&mut gangs, |gangs, when| assert_eq!(gangs.count("b"), 0, "two places for three, {policy:?} {when}"));
         if policy.1 == "waiting-and-running" {
             gangs.node("more", 1);
@@ -88,7 +83,7 @@ fn a_group_of_gangs_that_all_have_their_minimum_is_satisfied_whenever_it_was_mad
     let mut gangs = TestGangs::new(5).asked("a", 2, "2", &[]);
     gangs.come("b", 2, &gang("b", "2", &[]));
     let both = ("groups", r#"["ml/a","ml/b"]"#);
-    ["a", "b"].iter().for_each(|name| restate_all(&mut gangs, name, 2, &gang(name, "2", &[both])));
+    ["a", "b"].iter().for_each(|name| _ = gangs.restate_all(name, 2, &gang(name, "2", &[both])));
     gangs.member("a-9", &gang("a", "2", &[both]));
     assert_eq!(gangs.after(2).count("a-9"), 1, "{}", gangs.condition("a-9"));
 }
@@ -103,13 +98,6 @@ fn say(gangs: &mut TestGangs, name: &str, min: u32, wait: Option<Duration>, grou
     });
 }
 
-/// The groups that hold room.
-fn holders(gangs: &TestGangs) -> String {
-    let holds = gangs.cluster.scheduler.reservations().all().values();
-    let holders: BTreeSet<String> = holds.map(|hold| hold.group.as_ref().unwrap().to_string()).collect();
-    holders.into_iter().collect::<Vec<_>>().join("; ")
-}
-
 #[test]
 fn a_gang_that_leaves_its_group_gives_back_what_that_holds_and_starts_as_a_whole() {
     let mut gangs = TestGangs::holding(4);
@@ -118,19 +106,17 @@ fn a_gang_that_leaves_its_group_gives_back_what_that_holds_and_starts_as_a_whole
     say(&mut gangs, "b", 2, None, &both);
     let of = |name: &str| vec![(P.to_owned(), name.to_owned())];
     for name in ["b-0", "b-1"] {
-        gangs.asks_as(name, &[("cpu", "1")], &of("b"), |facts| facts.handoff.node = Some("n".into()));
+        gangs.asks_as(name, CPU, &of("b"), |facts| facts.handoff.node = Some("n".into()));
     }
-    gangs.members("a", 3, &of("a"));
-    gangs.wait(2);
-    assert_eq!((gangs.count("a"), gangs.reserved("ml/a"), &*holders(&gangs)), (0, 2, "ml/a, ml/b"));
+    gangs.members("a", 3, &of("a")).wait(2);
+    assert_eq!((gangs.count("a"), gangs.reserved("ml/a"), &*gangs.holders()), (0, 2, "ml/a, ml/b"));
     let week = Duration::from_secs(7 * 24 * 3600);
     say(&mut gangs, "a", 3, Some(week), &[]);
     assert_eq!((gangs.count("a"), gangs.reported("GangHoldReleased")), (0, 1));
     gangs.wait(2);
-    assert_eq!((gangs.count("a"), gangs.reserved("ml/a"), &*holders(&gangs)), (0, 2, "ml/a"), "it is tried alone");
+    assert_eq!((gangs.count("a"), gangs.reserved("ml/a"), &*gangs.holders()), (0, 2, "ml/a"), "it is tried alone");
     // The ten minutes of the group that it has left are not its own.
-    gangs.wait(620);
-    assert_eq!((gangs.state("a-2"), gangs.reserved("ml/a")), (MemberState::Pending, 2));
+    assert_eq!((gangs.after(620).state("a-2"), gangs.reserved("ml/a")), (MemberState::Pending, 2));
     gangs.node("more", 1);
     assert_eq!(gangs.after(2).count("a"), 3, "{}", gangs.condition("a-2"));
 }
@@ -141,15 +127,13 @@ fn members_of_a_gang_that_left_keep_their_reservations_when_one_pod_is_edited() 
     let more = [("mode", "NonStrict"), ("match-policy", "waiting-and-running")];
     let both = [more[0], more[1], ("groups", r#"["ml/a","ml/b"]"#)];
     for name in ["b-0", "b-1"] {
-        gangs.asks_as(name, &[("cpu", "1")], &gang("b", "2", &both), |facts| facts.handoff.node = Some("n".into()));
+        gangs.asks_as(name, CPU, &gang("b", "2", &both), |facts| facts.handoff.node = Some("n".into()));
     }
-    gangs.members("a", 3, &gang("a", "3", &both));
-    gangs.wait(2);
-    assert_eq!((gangs.reserved("ml/a"), &*holders(&gangs)), (2, "ml/a, ml/b"));
+    gangs.members("a", 3, &gang("a", "3", &both)).wait(2);
+    assert_eq!((gangs.reserved("ml/a"), &*gangs.holders()), (2, "ml/a, ml/b"));
     // The oldest pod decides for all of them.
-    gangs.restate("a-0", &gang("a", "3", &[more[0], more[1], ("groups", "")]));
-    gangs.wait(2);
-    assert_eq!((gangs.count("a"), gangs.reserved("ml/a"), &*holders(&gangs)), (0, 2, "ml/a"));
+    gangs.restate("a-0", &gang("a", "3", &[more[0], more[1], ("groups", "")])).wait(2);
+    assert_eq!((gangs.count("a"), gangs.reserved("ml/a"), &*gangs.holders()), (0, 2, "ml/a"));
 }
 
 #[test]
@@ -179,17 +163,15 @@ fn a_pod_group_satisfied_for_a_former_group_says_nothing_of_the_present_one() {
 fn on_its_way(gangs: &mut TestGangs, keys: &[(String, String)]) {
     let class = ClassFacts { waits: true, provisions: true, ..ClassFacts::default() };
     gangs.cluster.classes.insert("local".to_owned(), class.clone());
-    gangs.cluster.event(WorldEvent::Class("local".into(), class));
-    gangs.cluster.claim("g-0", 10, |_| ());
+    gangs.cluster.event(WorldEvent::Class("local".into(), class)).claim("g-0", 10, |_| ());
     for name in ["g-0", "g-1"] {
-        let mut facts = gangs.facts(name, &[("cpu", "1")], keys);
+        let mut facts = gangs.facts(name, CPU, keys);
         if name == "g-0" {
             facts.spec.volumes = vec![VolumeUse::Claim("g-0".into())];
         }
         gangs.cluster.submit(facts);
     }
-    gangs.settle();
-    assert_eq!((gangs.cluster.bind_attempts(), gangs.count("g")), (2, 0), "both are on their way");
+    assert_eq!((gangs.settled().cluster.bind_attempts(), gangs.count("g")), (2, 0), "both are on their way");
 }
 
 #[test]
@@ -199,13 +181,12 @@ fn a_group_that_changes_before_the_first_lock_takes_its_commit_back() {
         on_its_way(&mut gangs, &gang("g", "2", &[]));
         if whole {
             // It is to start with another gang, which is not there yet.
-            restate_all(&mut gangs, "g", 2, &gang("g", "2", &[("groups", r#"["ml/other"]"#)]));
+            gangs.restate_all("g", 2, &gang("g", "2", &[("groups", r#"["ml/other"]"#)]));
         } else {
             // One of its pods goes to another gang.
             gangs.restate("g-1", &gang("h", "2", &[]));
         }
-        gangs.settle();
-        assert_eq!((gangs.cluster.bind_attempts(), gangs.count("g")), (0, 0), "{whole}");
+        assert_eq!((gangs.settled().cluster.bind_attempts(), gangs.count("g")), (0, 0), "{whole}");
         assert_eq!([gangs.reason("g-0"), gangs.reason("g-1")], ["GangIncomplete"; 2], "{whole}");
     }
 }

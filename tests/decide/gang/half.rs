@@ -1,20 +1,11 @@
 //! No half declaration in silence: from what a pod or PodGroup states to what is said of it.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::time::Duration;
+use baton::contract::gang::NativeSpec;
+use baton::decide::world::gangs::{GangDefaults, Warning, unsupported};
 
-use baton::contract::gang::{GangId, NativeSpec, PodGroupApi};
-use baton::contract::key;
-use baton::decide::pod::Phase;
-use baton::decide::world::gangs::{
-    DeclarationSource, Declared, DeclaredFields, GangDefaults, MemberState, PodGroupFacts, Warning, unsupported,
-};
-use baton::decide::world::{PodFacts, WorldEvent};
-use serde_json::{Value, json};
-
-use super::gathered::{RACK, REQUIRED, cluster, label};
-use crate::harness::gangs::{G, P, TestGangs, declared, gang, owned_by};
+use super::gathered::{RACK, REQUIRED, cluster};
+use crate::harness::gangs::owned_by;
+use crate::prelude::*;
 
 fn keys(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
     let written = |key: &str| key.replace("G/", G).replace("P/", &format!("{P}/"));
@@ -54,8 +45,7 @@ fn a_pod_with_a_key_of_a_gang_and_no_name_waits_and_is_told_so() {
     for (pairs, said) in nothing_else {
         let mut gangs = TestGangs::new(8);
         gangs.member("p", &keys(pairs));
-        gangs.wait(2);
-        assert_eq!((gangs.bound().len(), gangs.reason("p")), (0, "InvalidGang"), "{pairs:?}");
+        assert_eq!((gangs.after(2).bound().len(), gangs.reason("p")), (0, "InvalidGang"), "{pairs:?}");
         let told = gangs.condition("p");
         assert!(told.contains(said) && told.contains("never runs without the gang"), "{pairs:?}: {told}");
         assert_eq!(events(&gangs, "p", "InvalidGang"), [told], "{pairs:?}");
@@ -141,7 +131,7 @@ fn a_sub_priority_of_a_single_pod_that_is_no_number_is_said_once() {
         [("high", true), ("NaN", true), ("1e3", true), ("9".repeat(30).as_str(), true), ("", false), ("7", false)]
     {
         let mut gangs = TestGangs::new(0);
-        gangs.asks_as("p", &[("cpu", "1")], &[], |facts| {
+        gangs.asks_as("p", CPU, &[], |facts| {
             facts.spec.labels.insert("koordinator.sh/priority".to_owned(), value.to_owned());
         });
         gangs.wait(60);
@@ -179,7 +169,7 @@ fn what_is_not_built_is_named_once_a_pod() {
     assert!(baton::contract::gang::key::POD_KEYS.iter().all(|place| !is_unsupported(place.key)));
     let mut gangs = TestGangs::new(0);
     for (name, keys) in [("single", vec![]), ("g-0", gang("g", "1", &[]))] {
-        gangs.asks_as(name, &[("cpu", "1")], &keys, |facts| {
+        gangs.asks_as(name, CPU, &keys, |facts| {
             facts.spec.unsupported = Some("scheduling.koordinator.sh/numa-topology-spec".into());
         });
         gangs.wait(70);
@@ -207,22 +197,27 @@ fn empty_wishes_ask_for_nothing_and_many_are_counted() {
     assert!(said.ends_with("scheduling.koordinator.sh/k04 and 95 more"), "{said}");
 }
 
-/// A PodGroup of Kubernetes' own API, as the adapter reads it.
-fn native(gangs: &mut TestGangs, name: &str, spec: &Value) {
-    let read = NativeSpec::read(spec);
-    let mut facts = PodGroupFacts::new(PodGroupApi::Kubernetes, GangId::parse(name).unwrap());
-    (facts.spec.min, facts.priority, facts.never_preempts) = (read.min, read.priority, read.never_preempts);
-    facts.warnings.extend(read.refused.map(Warning::NotHonoured));
-    gangs.cluster.event(WorldEvent::PodGroup(Box::new(facts)));
-}
+impl TestGangs {
+    /// A PodGroup of Kubernetes' own API, as the adapter reads it.
+    fn native(&mut self, name: &str, spec: &Value) -> &mut Self {
+        let read = NativeSpec::read(spec);
+        let mut facts = PodGroupFacts::new(PodGroupApi::Kubernetes, GangId::parse(name).unwrap());
+        (facts.spec.min, facts.priority, facts.never_preempts) = (read.min, read.priority, read.never_preempts);
+        facts.warnings.extend(read.refused.map(Warning::NotHonoured));
+        self.cluster.event(WorldEvent::PodGroup(Box::new(facts)));
+        self
+    }
 
-/// A member that names its gang by `spec.schedulingGroup`.
-fn native_member(gangs: &mut TestGangs, name: &str, group: &str, change: impl FnOnce(&mut PodFacts)) {
-    let source = DeclarationSource { namespace: "ml", labels: None, annotations: None, scheduling_group: Some(group) };
-    let mut facts = gangs.facts(name, &[("cpu", "1")], &[]);
-    facts.spec.gang = Declared::read(&source, || None).map(Arc::new);
-    change(&mut facts);
-    gangs.cluster.submit(facts);
+    /// A member that names its gang by `spec.schedulingGroup`.
+    fn native_member(&mut self, name: &str, group: &str, change: impl FnOnce(&mut PodFacts)) -> &mut Self {
+        let source =
+            DeclarationSource { namespace: "ml", labels: None, annotations: None, scheduling_group: Some(group) };
+        let mut facts = self.facts(name, CPU, &[]);
+        facts.spec.gang = Declared::read(&source, || None).map(Arc::new);
+        change(&mut facts);
+        self.cluster.submit(facts);
+        self
+    }
 }
 
 #[test]
@@ -236,14 +231,13 @@ fn a_native_pod_group_with_a_field_that_is_not_honoured_is_refused_by_its_name()
     ] {
         for policy in [json!({"gang": {"minCount": 1}}), json!({"basic": {}})] {
             let mut gangs = TestGangs::new(8);
-            native(&mut gangs, "ml/g", &json!({"schedulingPolicy": policy, field: value}));
-            native_member(&mut gangs, "p", "g", |_| {});
-            gangs.wait(2);
+            gangs.native("ml/g", &json!({"schedulingPolicy": policy, field: value}));
+            gangs.native_member("p", "g", |_| {}).wait(2);
             assert_eq!((gangs.bound().len(), gangs.reason("p")), (0, "InvalidGang"), "{field}");
             let told = gangs.condition("p");
             assert!(told.contains(field) && told.contains("is not honoured"), "{field}: {told}");
             assert_eq!(events(&gangs, "p", "InvalidGang").len(), 1, "{field}");
-            native(&mut gangs, "ml/g", &json!({"schedulingPolicy": policy}));
+            gangs.native("ml/g", &json!({"schedulingPolicy": policy}));
             assert_eq!(gangs.after(2).bound(), ["p"], "{field}");
         }
     }
@@ -255,12 +249,10 @@ fn the_priority_of_a_native_pod_group_counts_whatever_its_pods_state() {
         let mut gangs = TestGangs::new(0);
         let spec = json!({"schedulingPolicy": {"gang": {"minCount": 2}}, "priority": 9, "preemptionPolicy": "Never"});
         if first {
-            native(&mut gangs, "ml/g", &spec);
+            gangs.native("ml/g", &spec);
         }
-        native_member(&mut gangs, "g-0", "g", |facts| facts.spec.priority = 3);
-        native_member(&mut gangs, "g-1", "g", |facts| facts.spec.priority = 4);
-        native(&mut gangs, "ml/g", &spec);
-        gangs.wait(2);
+        gangs.native_member("g-0", "g", |facts| facts.spec.priority = 3);
+        gangs.native_member("g-1", "g", |facts| facts.spec.priority = 4).native("ml/g", &spec).wait(2);
         let counts = |gangs: &TestGangs, name: &str| {
             let spec = &gangs.cluster.world().pod_by_key(&TestGangs::key(name)).unwrap().facts.spec;
             (spec.priority, spec.never_preempts)
@@ -285,8 +277,7 @@ fn a_native_gang_preempts_by_the_priority_and_policy_of_its_pod_group() {
         let mut gangs = TestGangs::new(1);
         gangs.comes("low", &[]);
         let spec = json!({"schedulingPolicy": {"gang": {"minCount": 1}}, "priority": 9, "preemptionPolicy": policy});
-        native(&mut gangs, "ml/g", &spec);
-        native_member(&mut gangs, "g-0", "g", |_| {});
+        gangs.native("ml/g", &spec).native_member("g-0", "g", |_| {});
         assert_eq!(gangs.after(2).cluster.evicted.len(), evicted, "{policy}");
     }
 }
@@ -300,7 +291,7 @@ fn clock_and_waiting_time_that_are_changed_take_effect_at_once() {
     let mut gangs = TestGangs::new(2);
     gangs.pod_group("ml/g", |facts| facts.spec.wait = PodGroupFacts::wait_seconds(30));
     gangs.members("g", 3, &gang("g", "3", &[]));
-    assert!(gangs.after(10).condition("g-0").contains("no deadline"), "{}", gangs.condition("g-0"));
+    tells(gangs.after(10).condition("g-0"), ["no deadline"]);
     gangs.pod_group("ml/g", |facts| {
         facts.spec.wait = PodGroupFacts::wait_seconds(30);
         facts.annotated = clock("pending");
@@ -325,11 +316,10 @@ fn clock_and_waiting_time_that_are_changed_take_effect_at_once() {
         facts.spec.wait = PodGroupFacts::wait_seconds(30);
         facts.annotated = clock("pending");
     });
-    gangs.members("g", 3, &gang("g", "3", &[]));
-    gangs.wait(20);
+    gangs.members("g", 3, &gang("g", "3", &[])).wait(20);
     gangs.pod_group("ml/g", |facts| facts.spec.wait = PodGroupFacts::wait_seconds(30));
     assert_eq!(gangs.after(20).state("g-0"), MemberState::Pending);
-    assert!(gangs.condition("g-0").contains("no deadline"), "{}", gangs.condition("g-0"));
+    tells(gangs.condition("g-0"), ["no deadline"]);
 }
 
 #[test]
@@ -344,9 +334,8 @@ fn a_stateful_set_that_makes_pods_one_by_one_is_told_to_make_them_together() {
             let mut gangs = TestGangs::new(8);
             for n in 0..count {
                 let name = format!("web-{n}");
-                let mut facts = gangs.facts(&name, &[("cpu", "1")], &gang("g", "3", &[("match-policy", policy)]));
-                owned_by(&mut facts, kind, api, "web");
-                gangs.cluster.submit(facts);
+                let keys = gang("g", "3", &[("match-policy", policy)]);
+                gangs.asks_as(&name, CPU, &keys, |facts| owned_by(facts, kind, api, "web"));
             }
             gangs.wait(3);
             let told = gangs.condition("web-0");
@@ -369,9 +358,7 @@ fn members_that_do_not_count_are_named_with_what_keeps_them_from_it() {
     ] {
         let mut gangs = TestGangs::new(8);
         let keys = gang("g", "3", &[("match-policy", policy)]);
-        gangs.members("g", 3, &keys);
-        gangs.wait(2);
-        gangs.delete("g-0");
+        gangs.members("g", 3, &keys).after(2).delete("g-0");
         gangs.member("g-new", &keys);
         assert_eq!(gangs.after(2).count("g-new") == 0, !said.is_empty(), "{policy}");
         assert!(gangs.condition("g-new").contains(said), "{policy}: {}", gangs.condition("g-new"));
@@ -382,7 +369,7 @@ fn members_that_do_not_count_are_named_with_what_keeps_them_from_it() {
     gangs.comes("g-0", &keys);
     let phases = [Phase::Running, Phase::Succeeded, Phase::Failed, Phase::Pending];
     for (name, phase) in ["bound", "good", "bad", "gated"].into_iter().zip(phases) {
-        let mut facts = gangs.facts(name, &[("cpu", "1")], &keys);
+        let mut facts = gangs.facts(name, CPU, &keys);
         let gated = phase == Phase::Pending;
         facts.handoff.node = Some("n".into()).filter(|_| !gated);
         facts.spec.gates = if gated { vec!["queue".into()] } else { Vec::new() };
@@ -393,7 +380,7 @@ fn members_that_do_not_count_are_named_with_what_keeps_them_from_it() {
     let told = gangs.condition("g-0");
     let all = "has 1 of 3 pods, 1 more has a node, 1 more has succeeded, 1 more has failed, 1 more is held by scheduling gates; \
                match-policy once-satisfied";
-    assert!(told.contains(all), "{told}");
+    tells(told, [all]);
 }
 
 #[test]
@@ -402,8 +389,7 @@ fn no_more_pods_are_called_marked_than_there_are() {
         let mut gangs = TestGangs::holding(1);
         let min = (count + 1).max(2).to_string();
         gangs.member("big", &gang("g", &min, &[("mode", "NonStrict"), ("waiting-time", "5s")]));
-        gangs.members("g", count, &gang("g", &min, &[("mode", "NonStrict"), ("waiting-time", "5s")]));
-        gangs.wait(20);
+        gangs.members("g", count, &gang("g", &min, &[("mode", "NonStrict"), ("waiting-time", "5s")])).wait(20);
         for (name, told) in &gangs.cluster.condition_messages {
             let Some((before, _)) = told.split_once(" marked as timed out") else { continue };
             let number: usize = before.split(' ').rev().find_map(|word| word.parse().ok()).unwrap();
@@ -414,15 +400,14 @@ fn no_more_pods_are_called_marked_than_there_are() {
         gangs.wait(3);
         let told = gangs.condition("g-0");
         let (pods, is) = if count == 1 { ("pod", "is") } else { ("pods", "are") };
-        assert!(told.contains(&format!("{count} {pods} {is} marked")), "{told}");
+        tells(told, [format!("{count} {pods} {is} marked")]);
     }
 }
 
 #[test]
 fn a_victim_elsewhere_is_told_its_own_node_and_the_preemptor_which_nodes_are_left() {
     let mut gangs = TestGangs::on_ones(3);
-    gangs.all_of_priority("low", 3, 1, &gang("low", "3", &[]));
-    gangs.settle();
+    gangs.all_of_priority("low", 3, 1, &gang("low", "3", &[])).settle();
     let at = |gangs: &TestGangs, name: &str| gangs.cluster.pods[&TestGangs::key(name)].handoff.node.clone().unwrap();
     let homes: Vec<(String, String)> =
         (0..3).map(|n| format!("low-{n}")).map(|name| (name.clone(), at(&gangs, &name).to_string())).collect();
@@ -452,11 +437,9 @@ fn a_gang_below_a_minimum_that_was_raised_is_not_called_untried() {
                 facts.spec.min = Some(min);
             }
         };
-        gangs.pod_group("ml/g", object(2));
-        gangs.members("g", 2, &keys(&[(P, "g"), ("G/match-policy", policy)]));
+        gangs.pod_group("ml/g", object(2)).members("g", 2, &keys(&[(P, "g"), ("G/match-policy", policy)]));
         assert_eq!(gangs.after(3).count("g"), 2);
-        gangs.pod_group("ml/g", object(3));
-        gangs.wait(120);
+        gangs.pod_group("ml/g", object(3)).wait(120);
         let written = gangs.cluster.pod_group_writes.last().unwrap();
         let scheduled = written.status.conditions.iter().find(|condition| condition.type_ == "GangScheduled").unwrap();
         let told = (scheduled.reason.as_str(), scheduled.message.as_str());
@@ -467,17 +450,17 @@ fn a_gang_below_a_minimum_that_was_raised_is_not_called_untried() {
 #[test]
 fn each_gang_pod_that_another_scheduler_binds_is_told_so() {
     let mut gangs = TestGangs::new(8);
-    gangs.cluster.now += Duration::from_secs(1);
+    gangs.cluster.later(1);
     let members = gang("g", "2", &[]);
     for name in ["g-0", "g-1", "plain"] {
         let keys = if name == "plain" { &[][..] } else { &members };
-        gangs.asks_as(name, &[("cpu", "1")], keys, |facts| facts.handoff.scheduler_name = "default-scheduler".into());
+        gangs.asks_as(name, CPU, keys, |facts| facts.handoff.scheduler_name = "default-scheduler".into());
     }
     // Half a declaration is one; and a gang of kube-scheduler's own is none of ours.
-    gangs.asks_as("half", &[("cpu", "1")], &keys(&[("G/min-available", "2")]), |facts| {
+    gangs.asks_as("half", CPU, &keys(&[("G/min-available", "2")]), |facts| {
         facts.handoff.scheduler_name = "default-scheduler".into();
     });
-    native_member(&mut gangs, "native", "k", |facts| facts.handoff.scheduler_name = "default-scheduler".into());
+    gangs.native_member("native", "k", |facts| facts.handoff.scheduler_name = "default-scheduler".into());
     gangs.comes("ours", &gang("h", "2", &[]));
     for name in ["g-0", "g-1", "plain", "half", "native", "ours"] {
         gangs.change(name, |facts| facts.handoff.node = Some("n".into()));
@@ -499,8 +482,7 @@ fn each_gang_pod_that_another_scheduler_binds_is_told_so() {
     assert_eq!(gangs.reported("NotScheduledByBaton"), 4);
     // What was bound before this process began to lead is not said again, and neither is what it binds itself.
     gangs.cluster.restart();
-    gangs.members("i", 2, &gang("i", "2", &[]));
-    gangs.wait(40);
+    gangs.members("i", 2, &gang("i", "2", &[])).wait(40);
     assert_eq!((gangs.count("i"), gangs.reported("NotScheduledByBaton")), (2, 4));
 }
 
@@ -514,12 +496,9 @@ fn a_pod_that_is_made_again_has_a_waiting_time_of_its_own() {
     assert_eq!(gangs.after(2).count("g"), 3);
     gangs.delete("g-2");
     gangs.member("other", &[]);
-    gangs.wait(2);
-    gangs.member("g-3", &keys);
-    gangs.wait(540);
-    gangs.delete("g-3");
-    gangs.wait(1);
-    gangs.member("g-4", &keys);
+    gangs.after(2).member("g-3", &keys);
+    gangs.after(540).delete("g-3");
+    gangs.after(1).member("g-4", &keys);
     assert_eq!(gangs.after(120).state("g-4"), MemberState::Pending, "{}", gangs.condition("g-4"));
     assert_eq!(gangs.after(500).state("g-4"), MemberState::TimedOut);
 }
@@ -527,18 +506,14 @@ fn a_pod_that_is_made_again_has_a_waiting_time_of_its_own() {
 /// What a group holds is given back for its next attempt.
 #[test]
 fn a_gathered_gang_that_holds_room_is_not_overtaken_when_the_rest_comes_free() {
-    let mut gangs = cluster();
-    gangs.accumulating = true;
+    let mut gangs = cluster(&[]).accumulating();
     for name in ["a", "b"] {
         gangs.cluster.node(name, 4);
-        label(&mut gangs, name, "rack=r1");
+        gangs.labelled(name, "rack=r1");
     }
-    gangs.asks("filler", &[(key::NVIDIA_GPU, "4")], &[]);
-    gangs.wait(1);
-    gangs.all_ask("g", 8, &[(key::NVIDIA_GPU, "1")], &gang("g", "8", &[(REQUIRED, RACK), ("mode", "NonStrict")]));
-    gangs.wait(5);
-    gangs.delete("filler");
-    gangs.asks("young", &[(key::NVIDIA_GPU, "4")], &[]);
-    gangs.wait(3);
-    assert_eq!((gangs.count("g"), gangs.count("young")), (8, 0), "{}", gangs.condition("g-0"));
+    gangs.asks("filler", FOUR, &[]);
+    gangs.after(1).all_ask("g", 8, ONE, &gang("g", "8", &[(REQUIRED, RACK), ("mode", "NonStrict")]));
+    gangs.after(5).delete("filler");
+    gangs.asks("young", FOUR, &[]);
+    assert_eq!(gangs.after(3).counts(["g", "young"]), [8, 0], "{}", gangs.condition("g-0"));
 }

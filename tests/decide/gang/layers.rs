@@ -1,14 +1,9 @@
 //! Layers that an object states, in place of the configured ones.
 
-use std::collections::BTreeSet;
-
 use baton::contract::gang::layers_of;
-use baton::decide::world::WorldEvent;
-use baton::decide::world::spec::{Taint, TaintEffect};
-use serde_json::json;
 
-use super::gathered::{RACK, REQUIRED, SPEC, ZONE, cluster, in_pool_with, label, low, must, node, nodes, places, rule};
-use crate::harness::gangs::{TestGangs, gang};
+use super::gathered::{RACK, REQUIRED, SPEC, ZONE, cluster, must, rule};
+use crate::prelude::*;
 
 fn state(gangs: &mut TestGangs, layers: &[(&str, &[&str])]) {
     let mut parent = "";
@@ -22,35 +17,30 @@ fn state(gangs: &mut TestGangs, layers: &[(&str, &[&str])]) {
 }
 
 fn racks(gangs: &TestGangs) -> BTreeSet<String> {
-    places(gangs, "g", RACK)
+    gangs.places_of("g", RACK)
 }
 
 #[test]
 fn layers_that_an_object_states_count_at_once_and_until_it_is_gone() {
-    let mut gangs = cluster();
-    nodes(&mut gangs, &["a 3 rack=r1 zone=z1", "b 2 rack=r2 zone=z2", "c 2 rack=r3 zone=z2"]);
+    let mut gangs = cluster(&["a 3 rack=r1 zone=z1", "b 2 rack=r2 zone=z2", "c 2 rack=r3 zone=z2"]);
     // By the configuration RackLayer is a rack, by the object it is a zone.
     gangs.members("g", 4, &gang("g", "4", &[(SPEC, &rule(&[("RackLayer", "MustGather")]))]));
     assert_eq!(gangs.after(1).count("g"), 0);
-    assert!(gangs.condition("g-0").contains("gathered in one example.com/rack"), "{}", gangs.condition("g-0"));
+    tells(gangs.condition("g-0"), ["gathered in one example.com/rack"]);
     state(&mut gangs, &[("RackLayer", &[ZONE])]);
-    gangs.wait(1);
-    assert_eq!((gangs.count("g"), places(&gangs, "g", ZONE).len(), racks(&gangs).len()), (4, 1, 2));
+    assert_eq!((gangs.after(1).count("g"), gangs.places_of("g", ZONE).len(), racks(&gangs).len()), (4, 1, 2));
     gangs.cluster.event(WorldEvent::Layers(None));
     gangs.members("h", 4, &gang("h", "4", &[(SPEC, &rule(&[("RackLayer", "MustGather")]))]));
-    assert!(gangs.after(1).condition("h-0").contains("gathered in one example.com/rack"), "{}", gangs.condition("h-0"));
+    tells(gangs.after(1).condition("h-0"), ["gathered in one example.com/rack"]);
 }
 
 #[test]
 fn a_layer_of_two_labels_has_the_value_of_the_first_that_a_node_has() {
     for asked in ["Block", "old", RACK] {
-        let mut gangs = cluster();
-        nodes(&mut gangs, &["a 1 rack=r1", "b 1", "c 1 rack=r2", "d 1 rack=r3"]);
-        label(&mut gangs, "b", "old=r1");
-        label(&mut gangs, "d", "old=r1");
+        let mut gangs = cluster(&["a 1 rack=r1", "b 1", "c 1 rack=r2", "d 1 rack=r3"]);
+        gangs.labelled("b", "old=r1").labelled("d", "old=r1");
         state(&mut gangs, &[("Block", &[RACK, "old"])]);
-        gangs.members("g", 2, &gang("g", "2", &[(REQUIRED, asked)]));
-        gangs.wait(1);
+        gangs.members("g", 2, &gang("g", "2", &[(REQUIRED, asked)])).wait(1);
         let at: BTreeSet<&str> = ["g-0", "g-1"].iter().filter_map(|name| gangs.cluster.node_of(name)).collect();
         assert_eq!(at, ["a", "b"].into(), "{asked}: {}", gangs.condition("g-0"));
     }
@@ -60,11 +50,11 @@ fn a_layer_of_two_labels_has_the_value_of_the_first_that_a_node_has() {
 #[test]
 fn victims_leave_where_the_gang_may_be_however_much_is_free_elsewhere() {
     for elsewhere in ["pool", "taint", "cordon"] {
-        let mut gangs = cluster();
-        (0..2).for_each(|n| node(&mut gangs, &format!("a{n} 1 rack=r{n} pool=x")));
-        low(&mut gangs, 2);
+        let mut gangs = cluster(&[]);
+        (0..2).for_each(|n| _ = gangs.node_by(&format!("a{n} 1 rack=r{n} pool=x")));
+        gangs.low_ones(2);
         for n in 0..20 {
-            node(&mut gangs, &format!("b{n} 2 rack=other-{n} pool={}", if elsewhere == "pool" { "y" } else { "x" }));
+            gangs.node_by(&format!("b{n} 2 rack=other-{n} pool={}", if elsewhere == "pool" { "y" } else { "x" }));
             gangs.cluster.change_node(&format!("b{n}"), |facts| match elsewhere {
                 "taint" => {
                     facts.taints =
@@ -74,7 +64,7 @@ fn victims_leave_where_the_gang_may_be_however_much_is_free_elsewhere() {
                 _ => {}
             });
         }
-        in_pool_with(&mut gangs, ("g-0", 9), "x", &must("g", "1"));
+        gangs.in_pool_with(("g-0", 9), "x", &must("g", "1"));
         assert_eq!(gangs.settled().cluster.evicted.len(), 1, "{elsewhere}: {}", gangs.condition("g-0"));
         let said = gangs.condition("g-0");
         assert!(elsewhere != "pool" || said.contains("in example.com/rack=r"), "{said}");

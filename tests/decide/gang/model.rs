@@ -6,17 +6,12 @@
 //! scheduler would take them, must fail that.
 #![allow(clippy::disallowed_methods)] // it prints how long it took
 
-use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
-use std::sync::Arc;
 use std::time::Instant;
 
-use baton::contract::key;
-use baton::decide::scheduler::Effect;
-use baton::decide::world::gangs::{DeclarationSource, Declared};
 use stateright::{Checker, Model, Property};
 
-use crate::harness::{TestScheduler, pod};
+use crate::prelude::*;
 
 /// What may happen next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -64,7 +59,7 @@ impl Gangs {
     fn start(&self) -> TestScheduler {
         let mut cluster = TestScheduler::new();
         cluster.step_down();
-        NODES.iter().for_each(|node| cluster.node(node, 1));
+        NODES.iter().for_each(|node| _ = cluster.node(node, 1));
         // The pods come in turns, so that taking them one by one gives each gang a half.
         for (name, gang) in [("a-0", "a"), ("b-0", "b"), ("a-1", "a"), ("b-1", "b")] {
             let mut facts = pod(name, &[(key::NVIDIA_GPU, "1")], cluster.now);
@@ -81,12 +76,9 @@ impl Gangs {
                 };
                 facts.spec.gang = Declared::read(&source, || None).map(Arc::new);
             }
-            cluster.now += std::time::Duration::from_secs(1);
-            cluster.submit(facts);
+            cluster.later(1).submit(facts);
         }
-        cluster.hold = true;
-        cluster.lead();
-        cluster.settle();
+        cluster.hold(true).lead().settle();
         cluster
     }
 
@@ -94,11 +86,10 @@ impl Gangs {
         let mut cluster = self.start();
         for step in path {
             match step {
-                Step::Answer(at) => cluster.deliver_one(*at),
-                Step::Serve(node) => cluster.agent_releases(NODES[usize::from(*node)]),
+                Step::Answer(at) => _ = cluster.deliver_one(*at),
+                Step::Serve(node) => _ = cluster.agent_releases(NODES[usize::from(*node)]),
                 Step::Crash => {
-                    cluster.now += std::time::Duration::from_secs(1);
-                    cluster.restart();
+                    cluster.later(1).restart();
                 }
             }
             cluster.settle();
@@ -148,8 +139,7 @@ fn request(effect: &Effect) -> String {
 /// Left alone, with requests answered and agents serving: one gang is whole and no member of the other one is bound.
 fn heals(cluster: &mut TestScheduler) -> bool {
     for _ in 0..200 {
-        cluster.deliver();
-        cluster.settle();
+        cluster.deliver().settle();
         for node in NODES {
             let served = cluster.holder(node).is_some_and(|holder| cluster.node_of(holder) == Some(node));
             if served {

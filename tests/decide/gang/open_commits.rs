@@ -1,21 +1,8 @@
 //! Commits of a group that wait for each other: what an open one lacks, and what of it counts afterwards.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
+use super::volumes::with_claims;
+use crate::prelude::*;
 
-use baton::contract::key;
-use baton::decide::pod::Phase;
-use baton::decide::scheduler::Effect;
-use baton::decide::world::gangs::{DeclaredFields, PodGroupFacts};
-use baton::decide::world::spec::VolumeUse;
-
-use super::volumes::{claims, with_claims};
-use crate::harness::gangs::{G, P, TestGangs, gang};
-use crate::harness::tyjobs::TestJobs;
-use crate::harness::{Fault, wall};
-
-const ONE: &[(&str, &str)] = &[(key::NVIDIA_GPU, "1")];
-const CPU: &[(&str, &str)] = &[("cpu", "1")];
 const BOTH: &str = r#"["ml/learner","ml/actor"]"#;
 
 #[test]
@@ -23,13 +10,9 @@ fn no_member_goes_before_it_is_sure_that_one_of_a_later_commit_does() {
     for policy in ["only-waiting", "waiting-and-running", "waiting-running-succeed"] {
         let mut gangs = with_claims(8);
         let keys = gang("g", "2", &[("match-policy", policy)]);
-        ["g-0", "g-1"].iter().for_each(|name| claims(&mut gangs, name, &keys));
-        gangs.wait(1);
-        claims(&mut gangs, "g-2", &keys);
-        gangs.wait(1);
-        gangs.delete("g-1");
-        gangs.wait(2);
-        gangs.cluster.provision("g-0");
+        ["g-0", "g-1"].iter().for_each(|name| _ = gangs.claims(name, &keys));
+        gangs.after(1).claims("g-2", &keys).after(1).delete("g-1");
+        gangs.after(2).cluster.provision("g-0");
         assert_eq!(gangs.after(2).bound(), [""; 0], "{policy}");
         gangs.cluster.provision("g-2");
         assert_eq!(gangs.after(3).count("g"), 2, "{policy}");
@@ -41,12 +24,10 @@ fn no_member_is_bound_where_the_node_of_another_went_before_the_first_lock() {
     let mut gangs = with_claims(1);
     gangs.plain_node("b", 1, "y");
     let keys = gang("g", "2", &[]);
-    claims(&mut gangs, "g-0", &keys);
-    gangs.member("g-1", &keys);
+    gangs.claims("g-0", &keys).member("g-1", &keys);
     assert_eq!(gangs.after(2).cluster.selected("g-0"), Some("a"));
     gangs.cluster.loses_node("b");
-    gangs.wait(2);
-    gangs.cluster.provision("g-0");
+    gangs.after(2).cluster.provision("g-0");
     assert_eq!(gangs.after(3).bound(), [""; 0]);
 }
 
@@ -63,24 +44,20 @@ fn a_gang_that_leaves_a_group_whose_commit_is_not_sure_was_not_satisfied() {
     gangs.pod_group("ml/learner", lists(BOTH));
     let keys = vec![(P.to_owned(), "learner".to_owned())];
     gangs.member("learner-0", &keys);
-    claims(&mut gangs, "learner-1", &keys);
-    gangs.member("actor-0", &gang("actor", "1", &[("groups", BOTH)]));
-    gangs.wait(2);
-    assert_eq!((gangs.reserved("ml/learner"), gangs.reserved("ml/actor")), (2, 1));
-    gangs.pod_group("ml/learner", lists(""));
-    gangs.delete("learner-1");
+    gangs.claims("learner-1", &keys).member("actor-0", &gang("actor", "1", &[("groups", BOTH)]));
+    assert_eq!((gangs.after(2).reserved("ml/learner"), gangs.reserved("ml/actor")), (2, 1));
+    gangs.pod_group("ml/learner", lists("")).delete("learner-1");
     assert_eq!(gangs.after(5).bound(), [""; 0], "one of two");
 }
 
 #[test]
 fn a_binding_that_leaves_as_another_member_is_bound_is_on_its_way() {
     let mut gangs = TestGangs::new(4);
-    gangs.cluster.hold = true;
+    gangs.cluster.hold(true);
     let keys = gang("g", "2", &[("match-policy", "only-waiting")]);
     gangs.member("g-0", &keys);
     gangs.asks("g-1", &[("cpu", "1"), (key::NVIDIA_GPU, "1")], &keys);
-    gangs.cluster.settle();
-    gangs.cluster.now += Duration::from_secs(1);
+    gangs.cluster.settled().later(1);
     // Two wait until the first is bound, and the last has no room.
     for n in 2..5 {
         gangs.member(&format!("g-{n}"), &keys);
@@ -91,8 +68,7 @@ fn a_binding_that_leaves_as_another_member_is_bound_is_on_its_way() {
     gangs.cluster.deliver_one(lock);
     // The first is bound when the pause of the second is over, before its timer fires.
     gangs.cluster.now += Duration::from_millis(100);
-    gangs.cluster.deliver_one(0);
-    gangs.cluster.deliver();
+    gangs.cluster.deliver_one(0).deliver();
     gangs.wait(2);
     let commit = gangs.cluster.pods[&TestGangs::key("g-2")].handoff.assignment.committed.unwrap();
     assert_eq!(commit.members, 2, "the second states its own");
@@ -107,12 +83,9 @@ fn no_member_is_bound_once_more_where_a_gang_of_its_group_is_gone() {
     let mut gangs = with_claims(8);
     gangs.member("learner-0", &keys("learner"));
     gangs.member("actor-0", &keys("actor"));
-    gangs.wait(2);
-    gangs.delete("actor-0");
-    claims(&mut gangs, "learner-1", &keys("learner"));
-    gangs.member("actor-1", &keys("actor"));
-    gangs.wait(2);
-    gangs.delete("actor-1");
+    gangs.after(2).delete("actor-0");
+    gangs.claims("learner-1", &keys("learner")).member("actor-1", &keys("actor"));
+    gangs.after(2).delete("actor-1");
     gangs.cluster.provision("learner-1");
     assert_eq!(gangs.after(5).bound(), ["learner-0"]);
 }
@@ -120,21 +93,16 @@ fn no_member_is_bound_once_more_where_a_gang_of_its_group_is_gone() {
 #[test]
 fn the_rest_of_a_commit_is_whole_though_those_bound_before_are_gone() {
     let mut gangs = with_claims(3);
-    gangs.cluster.hold = true;
+    gangs.cluster.hold(true);
     let keys = gang("g", "3", &[("match-policy", "only-waiting")]);
-    gangs.come("g", 3, &keys);
-    gangs.comes("g-3", &keys);
-    gangs.cluster.now += Duration::from_secs(1);
-    gangs.cluster.deliver_only(2);
+    gangs.come("g", 3, &keys).comes("g-3", &keys).cluster.later(1).deliver_only(2);
     let left = (0..3).map(|n| format!("g-{n}")).find(|name| gangs.cluster.node_of(name).is_none()).unwrap();
     gangs.cluster.claim("late", 10, |_| ());
     let facts = gangs.cluster.pods.get_mut(&TestGangs::key(&left)).unwrap();
     facts.spec.volumes = vec![VolumeUse::Claim("late".into())];
-    gangs.restart(2);
-    assert_eq!((gangs.count("g"), gangs.reserved("ml/g")), (2, 1));
+    assert_eq!(gangs.restart(2).stand("g"), (2, 1));
     gangs.bound().iter().for_each(|name| gangs.delete(name));
-    gangs.wait(2);
-    gangs.cluster.provision("late");
+    gangs.after(2).cluster.provision("late");
     assert_eq!(gangs.after(5).bound(), [left], "the other one waits for a whole minimum");
 }
 
@@ -142,8 +110,7 @@ fn the_rest_of_a_commit_is_whole_though_those_bound_before_are_gone() {
 fn a_pod_takes_its_place_while_room_is_made_for_another_one_on_the_node() {
     let mut jobs = TestJobs::on("a", 4, 0);
     jobs.cluster.comes_as("low", CPU, |facts| facts.spec.priority = -10);
-    jobs.run("rl", CPU, (2, CPU), |_| {});
-    jobs.cluster.comes_as("urgent", CPU, |facts| facts.spec.priority = 100);
+    jobs.run("rl", CPU, (2, CPU), |_| {}).cluster.comes_as("urgent", CPU, |facts| facts.spec.priority = 100);
     assert_eq!((&jobs.cluster.evicted[..], jobs.reserved()), (&["low".to_owned()][..], 3));
     jobs.controller("rl");
     assert_eq!((jobs.cluster.node_of("rl-learner"), jobs.cluster.stats().jobs.places_void), (Some("a"), 0));
@@ -155,14 +122,11 @@ fn a_gang_that_changes_its_group_when_the_last_member_of_a_commit_goes_is_tried(
         gang(name, "1", &[&[("match-policy", "only-waiting")], more].concat())
     };
     let mut gangs = TestGangs::with_gpus(&[("n", 2)]);
-    gangs.plain_node("p", 8, "x");
-    gangs.asks("blocker", ONE, &[]);
-    gangs.cluster.settle();
-    gangs.cluster.now += Duration::from_secs(1);
+    gangs.plain_node("p", 8, "x").asks("blocker", ONE, &[]);
+    gangs.cluster.settled().later(1);
     gangs.asks("learner-0", ONE, &of("learner", &[("groups", BOTH)]));
     gangs.member("actor-0", &of("actor", &[("groups", BOTH)]));
-    gangs.cluster.settle();
-    gangs.cluster.now += Duration::from_secs(1);
+    gangs.cluster.settled().later(1);
     gangs.asks("learner-1", ONE, &of("learner", &[]));
     gangs.cluster.settle();
     gangs.delete("learner-0");
@@ -172,11 +136,9 @@ fn a_gang_that_changes_its_group_when_the_last_member_of_a_commit_goes_is_tried(
 #[test]
 fn a_refused_member_completes_its_commit_though_another_one_has_gone_alone() {
     let mut gangs = TestGangs::new(4);
-    gangs.cluster.hold = true;
+    gangs.cluster.hold(true);
     let keys = gang("g", "2", &[("match-policy", "only-waiting")]);
-    gangs.come("g", 2, &keys);
-    gangs.comes("g-2", &keys);
-    gangs.cluster.bind_faults.push_back(Fault::Refused);
+    gangs.come("g", 2, &keys).comes("g-2", &keys).cluster.bind_faults.push_back(Fault::Refused);
     gangs.cluster.deliver();
     assert_eq!(gangs.after(5).count("g"), 3, "{:?}", gangs.bound());
 }
@@ -184,16 +146,14 @@ fn a_refused_member_completes_its_commit_though_another_one_has_gone_alone() {
 #[test]
 fn the_lock_of_a_member_of_the_rest_that_cannot_be_resumed_goes_after_a_minute() {
     let mut gangs = TestGangs::with_gpus(&[("n", 2)]);
-    gangs.cluster.hold = true;
+    gangs.cluster.hold(true);
     let keys = gang("g", "2", &[("match-policy", "only-waiting")]);
     ["g-0", "g-1"].iter().for_each(|name| gangs.asks(name, ONE, &keys));
     gangs.settle();
-    (0..2).for_each(|_| gangs.cluster.deliver_one(0));
+    (0..2).for_each(|_| _ = gangs.cluster.deliver_one(0));
     let left = if gangs.bound() == ["g-0"] { "g-1" } else { "g-0" };
-    gangs.cluster.hold = false;
-    gangs.cluster.locks.clear();
-    gangs.asks_as("urgent", ONE, &[], |facts| facts.spec.priority = 9);
-    gangs.restart(3);
+    gangs.cluster.hold(false).locks.clear();
+    gangs.asks_as("urgent", ONE, &[], |facts| facts.spec.priority = 9).restart(3);
     assert_eq!((gangs.count("urgent"), gangs.cluster.node_of(left)), (1, None));
     let uid = gangs.cluster.pods[&TestGangs::key(left)].handoff.pod.uid.clone();
     let time = wall(gangs.cluster.now);
@@ -206,13 +166,8 @@ fn what_a_gang_lacks_before_the_first_lock_counts() {
     // The one that it was to run beside.
     let mut gangs = with_claims(8);
     let keys = gang("g", "2", &[("match-policy", "waiting-and-running")]);
-    gangs.members("g", 2, &keys);
-    gangs.wait(2);
-    gangs.delete("g-0");
-    claims(&mut gangs, "g-2", &keys);
-    gangs.wait(2);
-    gangs.change("g-1", |facts| facts.handoff.phase = Phase::Failed);
-    gangs.wait(2);
+    gangs.members("g", 2, &keys).after(2).delete("g-0");
+    gangs.claims("g-2", &keys).after(2).change("g-1", |facts| facts.handoff.phase = Phase::Failed).wait(2);
     gangs.cluster.provision("g-2");
     assert_eq!(gangs.after(3).cluster.node_of("g-2"), None);
     // A minimum that was raised.
@@ -220,10 +175,7 @@ fn what_a_gang_lacks_before_the_first_lock_counts() {
     gangs.pod_group("ml/g", |facts| facts.spec.min = Some(2));
     let keys = vec![(P.to_owned(), "g".to_owned())];
     gangs.member("g-0", &keys);
-    claims(&mut gangs, "g-1", &keys);
-    gangs.wait(2);
-    gangs.pod_group("ml/g", |facts| facts.spec.min = Some(3));
-    gangs.wait(2);
+    gangs.claims("g-1", &keys).after(2).pod_group("ml/g", |facts| facts.spec.min = Some(3)).wait(2);
     gangs.cluster.provision("g-1");
     assert_eq!(gangs.after(3).bound(), [""; 0]);
 }

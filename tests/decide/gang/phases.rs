@@ -1,13 +1,11 @@
 //! The phase of a PodGroup: the first row of the table that matches.
 
-use baton::contract::gang::{GangId, PodGroupPhase, PodGroupStatus, key};
-use baton::decide::pod::Phase;
-use baton::decide::scheduler::EffectResult;
+use baton::contract::gang::{PodGroupPhase, PodGroupStatus, key};
 use baton::decide::world::gangs::{GangProgress, GroupAttempts, status};
 
-use crate::harness::gangs::{P, TestGangs};
-
 use PodGroupPhase::{Failed, Finished, Pending, PreScheduling, Running, Scheduled, Scheduling};
+
+use crate::prelude::*;
 
 /// Members without a node, with one, running, succeeded, failed.
 type Members = (usize, usize, usize, usize, usize);
@@ -27,7 +25,7 @@ fn stand(min: u32, (pending, bound, running, succeeded, failed): Members) -> Tes
     let mut number = 0;
     for (count, node, phase) in states {
         for _ in 0..count {
-            gangs.asks_as(&format!("g-{number}"), &[("cpu", "1")], &[(P.to_owned(), "g".to_owned())], |facts| {
+            gangs.asks_as(&format!("g-{number}"), CPU, &[(P.to_owned(), "g".to_owned())], |facts| {
                 facts.handoff.node = node.map(Into::into);
                 facts.handoff.phase = phase;
             });
@@ -98,7 +96,7 @@ fn finished_stays_while_its_pods_are_cleaned_up_and_ends_with_a_new_generation()
     let empty = reported(&stand(3, (0, 0, 0, 0, 0)), &cleaned);
     assert_eq!((empty.phase, placed(&empty)), (Some(Finished), Some("True".into())));
     let mut again = stand(3, (0, 0, 0, 0, 0));
-    again.cluster.now += std::time::Duration::from_secs(60);
+    again.cluster.later(60);
     again.members("new", 3, &[(P.to_owned(), "g".to_owned())]);
     assert_eq!(reported(&again, &cleaned).phase, Some(PreScheduling));
 }
@@ -111,7 +109,7 @@ fn finished_stays_where_the_object_keeps_no_conditions() {
     let cleaned = reported(&stand(2, (0, 0, 1, 1, 0)), &finished);
     assert_eq!((cleaned.phase, cleaned.succeeded), (Some(Finished), 2));
     let mut again = stand(2, (0, 0, 0, 1, 0));
-    again.cluster.now += std::time::Duration::from_secs(60);
+    again.cluster.later(60);
     again.members("new", 2, &[(P.to_owned(), "g".to_owned())]);
     assert_eq!(reported(&again, &finished).phase, Some(PreScheduling));
 }

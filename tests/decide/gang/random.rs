@@ -3,19 +3,14 @@
 //!
 //! Every case is its seed. `GANG_SEED` runs one case and prints its story, `GANG_CASES` sets how many are run.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use baton::contract::gang::Committed;
-use baton::contract::{PodKey, Quantity};
-use baton::decide::pod::Phase;
-use baton::decide::world::gangs::{Declared, MemberState};
-use baton::decide::world::spec::{NodeOperator, NodeRequirement, NodeTerm, VolumeUse};
-use baton::decide::world::{AccessModes, ClassFacts, VolumeFacts, WorldEvent};
+use baton::decide::world::spec::{NodeOperator, NodeRequirement, NodeTerm};
+use baton::decide::world::{AccessModes, VolumeFacts};
 use fastrand::Rng;
 
 use super::packing::{Ask, Needs, Room, fits};
-use crate::harness::gangs::{G, P, TestGangs, declared, end, gang};
-use crate::harness::parts::labels_of;
+use crate::harness::gangs::end;
+use crate::prelude::*;
 
 const POLICIES: [&str; 4] = ["once-satisfied", "only-waiting", "waiting-and-running", "waiting-running-succeed"];
 const POOLS: [&str; 2] = ["x", "y"];
@@ -62,8 +57,7 @@ struct Case {
 impl Case {
     fn new(seed: u64) -> Self {
         let mut rng = Rng::with_seed(seed);
-        let mut gangs = TestGangs::with(Default::default());
-        gangs.accumulating = true;
+        let mut gangs = TestGangs::with(Default::default()).accumulating();
         gangs.cluster.watchful = false;
         let class = ClassFacts { waits: true, provisions: true, ..ClassFacts::default() };
         gangs.cluster.classes.insert("local".to_owned(), class.clone());
@@ -313,8 +307,7 @@ impl Case {
             };
             let name = format!("pv-{}", key.name);
             cluster.volumes.insert(name.clone(), volume);
-            cluster.tell_volume(&name);
-            cluster.change_claim(&key.name, |facts| {
+            cluster.tell_volume(&name).change_claim(&key.name, |facts| {
                 (facts.volume, facts.complete) = (Some(name.as_str().into()), true);
             });
         }
@@ -372,7 +365,7 @@ impl Case {
 
     /// The scheduler dies after some of the Bindings of what arrives now.
     fn crash(&mut self) {
-        self.gangs.cluster.hold = true;
+        self.gangs.cluster.hold(true);
         let priority = 0;
         for (at, count) in self.plan() {
             let ask = self.ask();
@@ -383,7 +376,7 @@ impl Case {
                 self.submit(&name, Member { gang: Some(at), ask, priority, claim: false });
             }
         }
-        self.gangs.cluster.now += std::time::Duration::from_secs(1);
+        self.gangs.cluster.later(1);
         self.gangs.cluster.settle();
         let held = self.gangs.cluster.held.len();
         let through = self.rng.usize(..=held);

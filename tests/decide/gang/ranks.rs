@@ -1,14 +1,14 @@
 //! Members of a gang that is gathered, ordered by their ranks.
 
-use super::gathered::{REQUIRED, ZONE, cluster, nodes};
+use super::gathered::{REQUIRED, ZONE, cluster};
 use crate::harness::gangs::gang;
 
 #[test]
 fn ranks_follow_the_racks_and_the_nodes_of_a_gang_that_is_gathered() {
     // Members may have labels of their own, and the first may be of another template.
     for (labels, first) in [(false, "1"), (true, "1"), (true, "500m")] {
-        let mut gangs = cluster();
-        nodes(&mut gangs, &["a 1 rack=r1 zone=z", "b 1 rack=r2 zone=z", "c 1 rack=r1 zone=z", "d 1 rack=r2 zone=z"]);
+        let mut gangs =
+            cluster(&["a 1 rack=r1 zone=z", "b 1 rack=r2 zone=z", "c 1 rack=r1 zone=z", "d 1 rack=r2 zone=z"]);
         for (n, rank) in [2, 0, 3, 1].into_iter().enumerate() {
             let text = rank.to_string();
             let keys = gang("g", "4", &[(REQUIRED, ZONE), ("network-topology-index", &text)]);

@@ -1,17 +1,19 @@
 //! The sentence of a gang that waits: its numbers are those that anybody can count.
 
-use baton::contract::gang::GangId;
-use baton::contract::{PodKey, key};
-use baton::decide::world::gangs::MemberState;
+use crate::prelude::*;
 
-use crate::dice::Dice;
-use crate::harness::gangs::{TestGangs, gang};
+impl TestGangs {
+    fn fill(&mut self, node: &str, name: &str, gpus: usize) -> &mut Self {
+        self.asks_as(name, &[(key::NVIDIA_GPU, &gpus.to_string())], &[], |facts| {
+            facts.spec.node_selector.insert("on".to_owned(), node.to_owned());
+        });
+        self.settled()
+    }
 
-fn fill(gangs: &mut TestGangs, node: &str, name: &str, gpus: usize) {
-    gangs.asks_as(name, &[(key::NVIDIA_GPU, &gpus.to_string())], &[], |facts| {
-        facts.spec.node_selector.insert("on".to_owned(), node.to_owned());
-    });
-    gangs.settle();
+    fn waits_of(&mut self, count: usize, each: usize) -> &mut Self {
+        self.all_ask("big", count, &[(key::NVIDIA_GPU, &each.to_string())], &gang("big", &count.to_string(), &[]));
+        self.after(2)
+    }
 }
 
 fn node(gangs: &mut TestGangs, name: &str, gpus: u32) {
@@ -31,39 +33,28 @@ fn free(gangs: &TestGangs, node: &str) -> u32 {
     node.stock.as_ref().unwrap().pool().summary().free_gpus.count_ones()
 }
 
-fn waits(gangs: &mut TestGangs, count: usize, each: usize) {
-    gangs.all_ask("big", count, &[(key::NVIDIA_GPU, &each.to_string())], &gang("big", &count.to_string(), &[]));
-    gangs.wait(2);
-}
-
 #[test]
 fn it_counts_what_found_room_and_names_the_nearest_node_and_its_holder() {
     let mut gangs = on(&[("node-0", 8), ("node-1", 8)]);
-    fill(&mut gangs, "node-0", "default/a", 8);
-    fill(&mut gangs, "node-1", "default/b", 3);
-    waits(&mut gangs, 4, 2);
+    gangs.fill("node-0", "default/a", 8).fill("node-1", "default/b", 3).waits_of(4, 2);
     let said = "gang ml/big: 0 of 4 placed, 2 without room; needs 4 × 2 GPUs; room for 2 (node-1: 5 free); \
                 nearest for the rest: node-0 lacks 2, held by default/a; \
                 pod ml/big-2 beside those: 0/2 nodes: 2 have fewer than 2 free GPUs";
-    for n in 0..4 {
-        assert_eq!(gangs.condition(&format!("big-{n}")), said);
-    }
+    (0..4).for_each(|n| assert_eq!(gangs.condition(&format!("big-{n}")), said));
 }
 
 #[test]
 fn on_the_only_node_the_rest_lacks_what_others_hold() {
     let mut gangs = on(&[("n", 8)]);
-    fill(&mut gangs, "n", "other", 3);
-    waits(&mut gangs, 3, 2);
-    let said = gangs.condition("big-0");
-    assert!(said.contains("room for 2 (n: 5 free); nearest for the rest: n lacks 1, held by ml/other; "), "{said}");
+    gangs.fill("n", "other", 3).waits_of(3, 2);
+    tells(gangs.condition("big-0"), ["room for 2 (n: 5 free); nearest for the rest: n lacks 1, held by ml/other; "]);
 }
 
 #[test]
 fn room_that_comes_and_does_not_suffice_is_told_too() {
     let mut gangs = on(&[("n", 8)]);
-    ["a", "b", "c", "d"].iter().for_each(|name| fill(&mut gangs, "n", name, 2));
-    waits(&mut gangs, 4, 2);
+    ["a", "b", "c", "d"].iter().for_each(|name| _ = gangs.fill("n", name, 2));
+    gangs.waits_of(4, 2);
     assert!(
         gangs.condition("big-0").contains(
             "4 without room; needs 4 × 2 GPUs; nearest: n lacks 2, held by ml/a, ml/b, ml/c and another pod;"
@@ -72,10 +63,7 @@ fn room_that_comes_and_does_not_suffice_is_told_too() {
     gangs.cluster.finish("a");
     gangs.wait(200);
     let said = gangs.condition("big-3");
-    assert!(
-        said.contains("3 without room; needs 4 × 2 GPUs; room for 1 (n: 2 free); nearest for the rest: n lacks 2"),
-        "{said}"
-    );
+    tells(said, ["3 without room; needs 4 × 2 GPUs; room for 1 (n: 2 free); nearest for the rest: n lacks 2"]);
 }
 
 #[test]
@@ -87,8 +75,7 @@ fn a_gang_that_the_empty_cluster_has_no_room_for_is_told_that_it_never_starts() 
     };
     let waiting = |count: usize| {
         let mut gangs = on(&[("n", 8), ("m", 8)]);
-        fill(&mut gangs, "n", "a", 8);
-        waits(&mut gangs, count, 6);
+        gangs.fill("n", "a", 8).waits_of(count, 6);
         gangs
     };
     let (said, advice) = explained(&waiting(3));
@@ -107,8 +94,7 @@ fn a_gang_and_its_members_say_alike_when_they_are_tried_again() {
     // Two members start when the other pod leaves; there is never room for three.
     for (count, frees) in [(2, true), (3, false)] {
         let mut gangs = on(&[("n", 8), ("m", 8)]);
-        fill(&mut gangs, "n", "a", 8);
-        waits(&mut gangs, count, 6);
+        gangs.fill("n", "a", 8).waits_of(count, 6);
         let (id, now) = (GangId::new("ml", "big").unwrap(), gangs.cluster.moment());
         let gang = gangs.cluster.scheduler.explain_gang(&id, now).unwrap();
         let member = gangs.cluster.explain(&PodKey::new("ml", "big-0")).unwrap();
@@ -122,7 +108,7 @@ fn a_gang_and_its_members_say_alike_when_they_are_tried_again() {
 fn gangs_that_are_alike_name_one_node_until_a_node_changes() {
     let mut gangs = on(&[("node-0", 8), ("node-1", 8)]);
     [("node-0", "a", 4), ("node-0", "c", 2), ("node-1", "b", 5)].iter().for_each(|(at, pod, gpus)| {
-        fill(&mut gangs, at, pod, *gpus);
+        gangs.fill(at, pod, *gpus);
     });
     let names = ["x-0", "x-1", "y-0", "y-1", "pinned-0", "pinned-1"];
     for name in names {
@@ -162,11 +148,11 @@ fn its_numbers_never_contradict_the_free_counts() {
             node(&mut gangs, name, 8);
             (0..dice.below(4)).for_each(|n| {
                 let gpus = 1 + dice.below(4) as usize;
-                fill(&mut gangs, name, &format!("{name}-{n}"), gpus);
+                gangs.fill(name, &format!("{name}-{n}"), gpus);
             });
         }
         let (count, each) = (2 + dice.below(6) as usize, 1 + dice.below(8) as usize);
-        waits(&mut gangs, count, each);
+        gangs.waits_of(count, each);
         if gangs.state("big-0") != MemberState::Pending {
             continue;
         }

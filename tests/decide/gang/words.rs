@@ -1,20 +1,12 @@
 //! Sentence by sentence: what keys, aliases, levels and invalid values come to, and what changes of a gang's words do to it.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::time::Duration;
-
 use baton::contract::gang::key;
-use baton::contract::gang::{GangId, MatchPolicy, Mode, PodGroupApi, PodGroupPhase, TimeoutClock};
+use baton::contract::gang::{MatchPolicy, Mode, PodGroupPhase, TimeoutClock};
 use baton::decide::core::{GangPolicy, OnBindFailure};
-use baton::decide::pod::{Deletion, Phase};
-use baton::decide::scheduler::Config;
-use baton::decide::world::gangs::{
-    DeclarationSource, Declared, DeclaredFields, Gang, GangConfig, GangDefaults, MemberState, PodGroupFacts,
-};
-use baton::decide::world::{PodFacts, Resources, WorldEvent, WorldPolicy};
+use baton::decide::world::WorldPolicy;
+use baton::decide::world::gangs::{Gang, GangConfig, GangDefaults};
 
-use crate::harness::gangs::{G, P, TestGangs, declared, gang};
+use crate::prelude::*;
 
 type Keys = Vec<(String, String)>;
 
@@ -153,8 +145,7 @@ fn values_beyond_what_the_installation_allows_count_as_that_and_are_reported_onc
     let mut group = PodGroupFacts::new(PodGroupApi::Sigs, GangId::parse("ml/timed").unwrap());
     (group.spec.min, group.spec.wait) = (Some(2), PodGroupFacts::wait_seconds(i64::MAX));
     gangs.cluster.event(WorldEvent::PodGroup(Box::new(group)));
-    gangs.members("timed", 2, &keys(&[("label:pod-group.scheduling.sigs.k8s.io", "timed")]));
-    gangs.wait(2);
+    gangs.members("timed", 2, &keys(&[("label:pod-group.scheduling.sigs.k8s.io", "timed")])).wait(2);
     assert_eq!(config(&gangs, "ml/timed").wait, Duration::from_secs(3600));
     assert!(
         warnings(&gangs, "ml/timed")[0].contains("spec.scheduleTimeoutSeconds"),
@@ -162,7 +153,7 @@ fn values_beyond_what_the_installation_allows_count_as_that_and_are_reported_onc
         warnings(&gangs, "ml/timed")
     );
     // A pod of no gang.
-    gangs.asks_as("alone", &[("cpu", "1")], &[], |facts| {
+    gangs.asks_as("alone", CPU, &[], |facts| {
         facts.spec.labels.insert("koordinator.sh/priority".to_owned(), i64::MAX.to_string());
     });
     gangs.wait(60);
@@ -184,8 +175,7 @@ fn a_list_of_gangs_that_cannot_be_read_holds_the_gang_and_those_that_name_it() {
             assert_eq!(gangs.bound(), Vec::<String>::new(), "{key} {value}");
             for pod in ["g-0", "h-0"] {
                 assert_eq!(gangs.reason(pod), "InvalidGang", "{key} {value}");
-                let said = gangs.condition(pod);
-                assert!(said.contains("gang ml/g") && said.contains(&format!("{value:?}")), "{said}");
+                tells(gangs.condition(pod), ["gang ml/g", &format!("{value:?}")]);
             }
             assert_eq!((warnings(&gangs, "ml/g"), gangs.reported("GangInvalidValue")), (vec![], 0));
             // Corrected: alone.
@@ -203,8 +193,7 @@ fn an_unreadable_list_on_a_pod_group_or_one_member_holds_all() {
         let bad = BTreeMap::from([(format!("{G}groups"), "{}".to_owned())]);
         (facts.annotated, facts.warnings) = DeclaredFields::of_pod_group(None, Some(&bad));
     });
-    gangs.members("g", 2, &gang("g", "2", &[]));
-    gangs.come("late", 1, &gang("late", "1", &[]));
+    gangs.members("g", 2, &gang("g", "2", &[])).come("late", 1, &gang("late", "1", &[]));
     assert_eq!((gangs.bound(), gangs.reason("g-1")), (vec!["late-0".to_owned()], "InvalidGang"));
     // The group of a satisfied gang binds no later member of it, as no gang rule does.
     gangs.member("late-1", &gang("late", "1", &[("groups", "x")]));
@@ -268,9 +257,7 @@ fn scheduling_group_names_a_gang_only_behind_its_flag() {
     let defaults = GangDefaults { scheduling_groups: true, ..GangDefaults::default() };
     let world = WorldPolicy { gangs: defaults, ..WorldPolicy::default() };
     let mut gangs = TestGangs::with(Config { world, ..Config::default() });
-    gangs.node("n", 4);
-    gangs.asks_as("p", &[("cpu", "1")], &[], |facts| facts.spec.gang = Some(Arc::new(said)));
-    gangs.settle();
+    gangs.node("n", 4).asks_as("p", CPU, &[], |facts| facts.spec.gang = Some(Arc::new(said))).settle();
     assert_eq!((gangs.reason("p"), gangs.reported("GangNameConflict")), ("WaitingForPodGroup", 1));
     let mut group = PodGroupFacts::new(PodGroupApi::Kubernetes, GangId::parse("ml/first").unwrap());
     group.spec.min = Some(1);
@@ -340,21 +327,18 @@ fn of_two_pod_groups_of_one_name_that_of_sigs_counts() {
 #[test]
 fn gangs_of_one_name_in_two_namespaces_have_nothing_to_do_with_each_other() {
     let mut gangs = TestGangs::new(8);
-    gangs.members("one/g", 2, &gang("g", "2", &[]));
-    gangs.come("two/g", 2, &gang("g", "3", &[]));
-    assert_eq!((gangs.count("one/"), gangs.count("two/")), (2, 0));
+    gangs.members("one/g", 2, &gang("g", "2", &[])).come("two/g", 2, &gang("g", "3", &[]));
+    assert_eq!(gangs.counts(["one/", "two/"]), [2, 0]);
     assert_eq!(gangs.reason("two/g-0"), "GangIncomplete");
 }
 
 #[test]
 fn a_gang_is_implied_in_its_own_list_and_one_that_is_listed_twice_counts_once() {
     let mut gangs = TestGangs::new(8);
-    gangs.come("a", 2, &gang("a", "2", &[("groups", r#"["ml/b","ml/b"]"#)]));
-    assert_eq!(gangs.count("a"), 0);
+    assert_eq!(gangs.come("a", 2, &gang("a", "2", &[("groups", r#"["ml/b","ml/b"]"#)])).count("a"), 0);
     let mut second = gang("b", "2", &[]);
     second.push((format!("{P}/groups"), r#"["ml/a"]"#.to_owned()));
-    gangs.come("b", 2, &second);
-    assert_eq!(gangs.bound().len(), 4);
+    assert_eq!(gangs.come("b", 2, &second).bound().len(), 4);
 }
 
 #[test]
@@ -379,22 +363,18 @@ fn a_list_that_is_edited_makes_another_group_and_releases_what_was_held() {
     let mut gangs = TestGangs::holding(2);
     let list = ("groups", r#"["ml/a","ml/b"]"#);
     gangs.members("a", 2, &gang("a", "2", &[("mode", "NonStrict"), list]));
-    gangs.come("b", 1, &gang("b", "1", &[("mode", "NonStrict"), list]));
-    assert_eq!((gangs.reserved("ml/a"), gangs.count("a")), (2, 0));
+    assert_eq!(gangs.come("b", 1, &gang("b", "1", &[("mode", "NonStrict"), list])).stand("a"), (0, 2));
     let said = declared("ml", &gang("b", "1", &[("mode", "NonStrict")]));
-    gangs.change("b-0", |facts| facts.spec.gang = said);
-    gangs.wait(2);
+    gangs.change("b-0", |facts| facts.spec.gang = said).wait(2);
     assert_eq!((gangs.reserved("ml/a"), gangs.reason("a-0"), gangs.count("b")), (0, "GangGroupMismatch", 1));
 }
 
 #[test]
 fn a_held_member_that_moves_to_another_gang_takes_nothing_along() {
     let mut gangs = TestGangs::holding(2);
-    gangs.come("a", 3, &gang("a", "3", &[("mode", "NonStrict")]));
-    assert_eq!(gangs.reserved("ml/a"), 2);
+    assert_eq!(gangs.come("a", 3, &gang("a", "3", &[("mode", "NonStrict")])).reserved("ml/a"), 2);
     let said = declared("ml", &gang("b", "3", &[("mode", "NonStrict")]));
-    gangs.change("a-0", |facts| facts.spec.gang = said);
-    gangs.settle();
+    gangs.change("a-0", |facts| facts.spec.gang = said).settle();
     assert_eq!((gangs.reserved("ml/a"), gangs.reserved("ml/b")), (0, 0));
     assert_eq!((gangs.reason("a-0"), gangs.reason("a-1")), ("GangIncomplete", "GangIncomplete"));
 }
@@ -408,12 +388,10 @@ fn a_pod_group_that_comes_and_goes_never_makes_half_a_gang() {
         if round % 2 == 0 {
             gangs.settle();
         }
-        gangs.pod_group_gone("ml/g");
-        gangs.settle();
+        gangs.pod_group_gone("ml/g").settle();
         assert_eq!((gangs.count("g"), gangs.reason("g-0")), (0, "WaitingForPodGroup"));
     }
-    gangs.node("more", 1);
-    gangs.pod_group("ml/g", |facts| facts.spec.min = Some(5));
+    gangs.node("more", 1).pod_group("ml/g", |facts| facts.spec.min = Some(5));
     assert_eq!(gangs.after(2).count("g"), 5);
 }
 
@@ -427,7 +405,7 @@ fn what_a_pod_group_asks_for_in_all_must_be_free_before_anything_is_tried() {
     });
     gangs.members("g", 2, &[(P.to_owned(), "g".to_owned())]);
     assert_eq!(gangs.after(2).count("g"), 0);
-    assert!(gangs.condition("g-0").contains("at least 10 cpu"), "{}", gangs.condition("g-0"));
+    tells(gangs.condition("g-0"), ["at least 10 cpu"]);
     gangs.node("more", 6);
     assert_eq!(gangs.after(2).count("g"), 2);
 }
@@ -442,19 +420,15 @@ fn the_sub_priority_goes_before_age_and_what_is_no_number_is_zero() {
         all.push((label.to_owned(), value.to_owned()));
         all
     };
-    gangs.members("old", 2, &with("old", "high"));
-    gangs.cluster.now += Duration::from_secs(60);
-    gangs.members("young", 2, &with("young", "1"));
-    gangs.cluster.lead();
-    gangs.settle();
-    assert_eq!((gangs.count("old"), gangs.count("young")), (0, 2));
+    gangs.members("old", 2, &with("old", "high")).cluster.later(60);
+    gangs.members("young", 2, &with("young", "1")).cluster.lead();
+    assert_eq!(gangs.settled().counts(["old", "young"]), [0, 2]);
 }
 
 #[test]
 fn with_the_pending_clock_a_strict_gang_times_out_too() {
     let mut gangs = TestGangs::by(GangPolicy { clock: TimeoutClock::Pending, ..GangPolicy::default() });
-    gangs.node("n", 2);
-    gangs.members("g", 3, &gang("g", "3", &[("waiting-time", "5s")]));
+    gangs.node("n", 2).members("g", 3, &gang("g", "3", &[("waiting-time", "5s")]));
     assert_eq!(gangs.after(4).state("g-0"), MemberState::Pending);
     gangs.wait(2);
     assert_eq!(["g-0", "g-1", "g-2"].map(|name| gangs.state(name)), [MemberState::TimedOut; 3]);
@@ -465,8 +439,7 @@ fn a_gang_chooses_the_clock_of_its_waiting_time_for_itself() {
     let mut gangs = TestGangs::new(2);
     let wait = ("waiting-time", "5s");
     gangs.members("own", 3, &gang("own", "3", &[wait, (key::TIMEOUT_CLOCK, "pending")]));
-    gangs.members("other", 3, &gang("other", "3", &[wait]));
-    gangs.pod_group("ml/object", |facts| {
+    gangs.members("other", 3, &gang("other", "3", &[wait])).pod_group("ml/object", |facts| {
         let clock = BTreeMap::from([(key::TIMEOUT_CLOCK.to_owned(), "pending".to_owned())]);
         facts.annotated = DeclaredFields::of_pod_group(None, Some(&clock)).0;
         facts.spec.wait = PodGroupFacts::wait_seconds(5);
@@ -475,8 +448,7 @@ fn a_gang_chooses_the_clock_of_its_waiting_time_for_itself() {
     // One gang of a group is enough.
     let list = ("groups", r#"["ml/a","ml/b"]"#);
     gangs.members("a", 2, &gang("a", "2", &[wait, list]));
-    gangs.members("b", 2, &gang("b", "2", &[(key::TIMEOUT_CLOCK, "pending"), list]));
-    gangs.wait(7);
+    gangs.members("b", 2, &gang("b", "2", &[(key::TIMEOUT_CLOCK, "pending"), list])).wait(7);
     let timed_out =
         ["own-0", "other-0", "object-0", "a-0", "b-0"].map(|name| gangs.state(name) == MemberState::TimedOut);
     assert_eq!(timed_out, [true, false, true, true, true]);
@@ -490,8 +462,7 @@ fn a_gang_chooses_the_clock_of_its_waiting_time_for_itself() {
 fn a_strict_gang_whose_waiting_time_does_not_run_says_so_at_once() {
     let mut gangs = TestGangs::new(2);
     let wait = ("waiting-time", "5s");
-    gangs.pod_group("ml/g", |facts| facts.uid = "u".into());
-    gangs.members("g", 3, &gang("g", "3", &[wait]));
+    gangs.pod_group("ml/g", |facts| facts.uid = "u".into()).members("g", 3, &gang("g", "3", &[wait]));
     gangs.members("own", 3, &gang("own", "3", &[wait, (key::TIMEOUT_CLOCK, "pending")]));
     gangs.come("silent", 3, &gang("silent", "3", &[]));
     let said = "; the gang has no deadline: a Strict gang that waits holds nothing, so its waiting time of 5 s does not begin; \
@@ -509,8 +480,7 @@ fn a_pod_group_made_for_pods_without_controller_goes_with_the_last_of_them() {
     gangs.node("n", 8);
     let named = |name: &str| keys(&[(&format!("{P}/name"), name), (&format!("{P}/min-available"), "2")]);
     for name in ["made", "foreign", "unserved"] {
-        gangs.come(name, 2, &named(name));
-        gangs.pod_group(&format!("ml/{name}"), |facts| {
+        gangs.come(name, 2, &named(name)).pod_group(&format!("ml/{name}"), |facts| {
             facts.uid = "u".into();
             facts.ours = name != "foreign";
             facts.status.phase = (name != "unserved").then_some(PodGroupPhase::Scheduled);
@@ -522,9 +492,7 @@ fn a_pod_group_made_for_pods_without_controller_goes_with_the_last_of_them() {
         gangs.cluster.finish(&format!("{name}-1"));
         assert!(gangs.after(2).cluster.pod_groups_removed.is_empty(), "{name}: a pod that has ended is left");
     }
-    for name in ["made", "foreign", "unserved"] {
-        gangs.delete(&format!("{name}-1"));
-    }
+    ["made", "foreign", "unserved"].into_iter().for_each(|name| gangs.delete(&format!("{name}-1")));
     gangs.wait(2);
     let removed = ("ml/made".to_owned(), "u".into());
     assert_eq!(gangs.cluster.pod_groups_removed, vec![removed.clone()]);
@@ -540,8 +508,7 @@ fn a_pod_group_made_for_pods_without_controller_goes_with_the_last_of_them() {
 fn a_timed_out_gang_is_free_again_when_its_marks_are_removed() {
     let mut gangs = TestGangs::holding(2);
     gangs.members("g", 3, &gang("g", "3", &[("mode", "NonStrict"), ("waiting-time", "5s")]));
-    gangs.wait(7);
-    gangs.node("more", 4);
+    gangs.after(7).node("more", 4);
     for n in 0..3 {
         assert_eq!(gangs.settled().count("g"), 0, "one mark is enough");
         gangs.change(&format!("g-{n}"), |facts: &mut PodFacts| {
@@ -556,39 +523,29 @@ fn a_timed_out_gang_is_free_again_when_its_marks_are_removed() {
 fn after_once_satisfied_a_member_that_fits_nowhere_keeps_nobody_back() {
     let mut gangs = TestGangs::new(4);
     let keys = gang("g", "2", &[]);
-    gangs.come("g", 2, &keys);
-    gangs.asks("g-large", &[("cpu", "50")], &keys);
-    gangs.asks("g-small", &[("cpu", "1")], &keys);
-    gangs.wait(2);
-    assert_eq!((gangs.count("g-small"), gangs.count("g-large")), (1, 0));
+    gangs.come("g", 2, &keys).asks("g-large", &[("cpu", "50")], &keys);
+    gangs.asks("g-small", CPU, &keys);
+    assert_eq!(gangs.after(2).counts(["g-small", "g-large"]), [1, 0]);
 }
 
 #[test]
 fn a_new_generation_under_an_old_name_needs_its_minimum_again() {
     let mut gangs = TestGangs::new(4);
     let keys = gang("g", "2", &[]);
-    gangs.come("g", 2, &keys);
-    gangs.cluster.finish("g-0");
-    gangs.goes("g-1");
-    gangs.member("g-2", &keys);
-    gangs.wait(2);
-    assert_eq!((gangs.count("g-2"), gangs.reason("g-2")), (0, "GangIncomplete"));
+    gangs.come("g", 2, &keys).cluster.finish("g-0");
+    gangs.goes("g-1").member("g-2", &keys);
+    assert_eq!((gangs.after(2).count("g-2"), gangs.reason("g-2")), (0, "GangIncomplete"));
     gangs.member("g-3", &keys);
-    gangs.wait(2);
-    assert_eq!((gangs.count("g-2"), gangs.count("g-3")), (1, 1));
+    assert_eq!(gangs.after(2).counts(["g-2", "g-3"]), [1, 1]);
 }
 
 #[test]
 fn a_gang_of_ten_thousand_waits_for_its_last_place_and_holds_nothing() {
     let mut gangs = TestGangs::with(Config { batch: 1_000_000, ..Config::default() });
     gangs.cluster.watchful = false;
-    for n in 0..100 {
-        gangs.plain_node(&format!("n{n}"), if n == 0 { 99 } else { 100 }, "x");
-    }
-    gangs.come("g", 10_000, &gang("g", "10000", &[]));
-    assert_eq!(gangs.bound().len(), 0);
-    gangs.plain_node("last", 1, "x");
-    gangs.cluster.now += Duration::from_secs(2);
+    (0..100).for_each(|n| _ = gangs.plain_node(&format!("n{n}"), if n == 0 { 99 } else { 100 }, "x"));
+    assert_eq!(gangs.come("g", 10_000, &gang("g", "10000", &[])).bound().len(), 0);
+    gangs.plain_node("last", 1, "x").cluster.later(2);
     assert_eq!(gangs.settled().bound().len(), 10_000);
 }
 
@@ -596,8 +553,7 @@ fn a_gang_of_ten_thousand_waits_for_its_last_place_and_holds_nothing() {
 fn with_evict_gang_the_commit_leaves_with_a_member_that_the_kubelet_refused() {
     for (policy, evicted) in [(OnBindFailure::Solo, 0), (OnBindFailure::EvictGang, 2)] {
         let mut gangs = TestGangs::by(GangPolicy { on_bind_failure: policy, ..GangPolicy::default() });
-        gangs.node("n", 8);
-        gangs.come("g", 3, &gang("g", "3", &[]));
+        gangs.node("n", 8).come("g", 3, &gang("g", "3", &[]));
         gangs.change("g-1", |facts| {
             facts.handoff.phase = Phase::Failed;
             facts.spec.refused = true;
@@ -613,8 +569,7 @@ fn with_evict_gang_a_pod_that_was_refused_once_takes_no_later_run_along() {
     let mut gangs = TestGangs::by(GangPolicy { on_bind_failure: OnBindFailure::EvictGang, ..GangPolicy::default() });
     gangs.node("n", 8);
     let keys = gang("g", "3", &[("match-policy", "waiting-and-running")]);
-    gangs.come("g", 3, &keys);
-    gangs.change("g-1", |facts| {
+    gangs.come("g", 3, &keys).change("g-1", |facts| {
         facts.handoff.phase = Phase::Failed;
         facts.spec.refused = true;
     });
@@ -643,7 +598,7 @@ fn of_members_made_in_one_second_the_first_by_name_decides_whatever_their_uids()
     for uids in [["x", "y"], ["y", "x"]] {
         let mut gangs = TestGangs::new(0);
         for ((name, min), uid) in [("p0", "3"), ("p1", "5")].into_iter().zip(uids) {
-            gangs.asks_as(name, &[("cpu", "1")], &gang("g", min, &[]), |facts| {
+            gangs.asks_as(name, CPU, &gang("g", min, &[]), |facts| {
                 facts.handoff.pod = baton::contract::PodRef::new("ml", name, uid);
             });
         }
@@ -656,13 +611,10 @@ fn marks_hold_a_late_member_back_even_when_the_other_gang_of_the_group_is_gone()
     let mut gangs = TestGangs::holding(2);
     let keys =
         |name| gang(name, "2", &[("mode", "NonStrict"), ("waiting-time", "5s"), ("groups", r#"["ml/a","ml/b"]"#)]);
-    gangs.members("a", 2, &keys("a"));
-    gangs.members("b", 2, &keys("b"));
-    gangs.wait(8);
+    gangs.members("a", 2, &keys("a")).members("b", 2, &keys("b")).wait(8);
     assert_eq!((gangs.reason("a-0"), gangs.reason("b-0")), ("GangTimeout", "GangTimeout"));
     (0..2).for_each(|n| gangs.delete(&format!("a-{n}")));
-    gangs.comes("b-late", &keys("b"));
-    assert_eq!(gangs.reason("b-late"), "GangTimeout");
+    assert_eq!(gangs.comes("b-late", &keys("b")).reason("b-late"), "GangTimeout");
 }
 
 #[test]
@@ -693,23 +645,19 @@ fn members_of_a_large_gang_that_come_one_by_one_cost_ten_writes_each_at_most() {
     assert!((90..100).contains(&number), "{said}");
     let written = gangs.cluster.condition_writes;
     assert!(written <= 100 * 11, "{written} writes");
-    assert!(gangs.after(70).condition("g-001").contains("99 of 100"), "{}", gangs.condition("g-001"));
+    tells(gangs.after(70).condition("g-001"), ["99 of 100"]);
 }
 
 #[test]
 fn a_gang_of_a_thousand_that_waits_is_told_with_bounded_writes() {
     let mut gangs = TestGangs::with(Config { batch: 1_000_000, ..Config::default() });
     gangs.cluster.watchful = false;
-    gangs.plain_node("n", 900, "x");
-    gangs.members("g", 1000, &gang("g", "1000", &[]));
+    gangs.plain_node("n", 900, "x").members("g", 1000, &gang("g", "1000", &[]));
     let counts = |gangs: &TestGangs| (gangs.cluster.condition_writes, gangs.cluster.notices.len());
     gangs.wait(1);
     let first = counts(&gangs);
     // The room changes every ten seconds, for ten minutes.
-    for minute in 0..60 {
-        gangs.plain_node("n", 900 + minute % 7, "x");
-        gangs.wait(10);
-    }
+    (0..60).for_each(|minute| gangs.plain_node("n", 900 + minute % 7, "x").wait(10));
     let (conditions, events) = counts(&gangs);
     println!("first: {first:?}, after ten minutes: {conditions} conditions, {events} events");
     assert!(conditions <= 1000 * 12 && events <= 1000 * 3, "{conditions} conditions, {events} events");

@@ -2,25 +2,63 @@
 
 use std::ops::Range;
 
-use baton::decide::pod::Phase;
-use baton::decide::scheduler::Config;
+use crate::prelude::*;
 
-use crate::harness::gangs::{TestGangs, gang};
-use crate::harness::parts::{labels_of, near};
+impl TestGangs {
+    fn reviews(&self) -> u64 {
+        self.cluster.stats().groups.reviews
+    }
 
-fn reviews(gangs: &TestGangs) -> u64 {
-    gangs.cluster.stats().groups.reviews
-}
+    fn offered(&self) -> u64 {
+        self.cluster.stats().groups.offered
+    }
 
-fn offered(gangs: &TestGangs) -> u64 {
-    gangs.cluster.stats().groups.offered
+    /// Nodes of one pool: as many as a search looks at, where all 64 are there.
+    fn pool(&mut self, nodes: Range<usize>) -> &mut Self {
+        nodes.for_each(|n| _ = self.plain_node(&format!("n-{n}"), 64, "x"));
+        self
+    }
+
+    /// So many pods run on nodes that take no others.
+    fn crowd(&mut self, pods: usize) -> &mut Self {
+        for n in 0..pods {
+            let node = format!("crowd-{}", n / 100);
+            if n % 100 == 0 {
+                self.plain_node(&node, 64, &node);
+                self.cluster.change_node(&node, |facts| facts.unschedulable = true);
+            }
+            self.asks_as(&format!("crowd-{n}"), &[("cpu", "1m")], &[], |facts| {
+                facts.handoff.node = Some(node.as_str().into());
+                facts.handoff.phase = Phase::Running;
+            });
+        }
+        self
+    }
+
+    /// A gang of two, each of which takes a pool for itself: where there is one pool, one of them is left over.
+    fn apart(&mut self, name: &str, more: &[(&str, &str)]) -> &mut Self {
+        let labels = labels_of("app", name);
+        let away = near(name, "pool");
+        for n in 0..2 {
+            self.asks_as(&format!("{name}-{n}"), &[("cpu", "1m")], &gang(name, "2", more), |facts| {
+                facts.spec.labels.clone_from(&labels);
+                facts.spec.anti_affinity = vec![away.clone()];
+            });
+        }
+        self
+    }
+
+    /// Work of each attempt so far.
+    fn work(&self) -> u64 {
+        let stats = self.cluster.stats();
+        stats.work.done() / stats.groups.attempts
+    }
 }
 
 /// A gang of so many, all of them bound.
 fn bound(count: usize) -> TestGangs {
     let mut gangs = TestGangs::new(64);
-    gangs.come("g", count, &gang("g", &count.to_string(), &[]));
-    assert_eq!(gangs.count("g"), count);
+    assert_eq!(gangs.come("g", count, &gang("g", &count.to_string(), &[])).count("g"), count);
     gangs
 }
 
@@ -30,73 +68,40 @@ fn members_that_are_seen_bound_and_running_ask_for_no_new_judgement_of_their_gan
         let mut gangs = bound(count);
         // One for each member that joins, one for the attempt.
         let most = count as u64 + 2;
-        assert!(reviews(&gangs) <= most, "{} reviews of a gang of {count}", reviews(&gangs));
-        let before = reviews(&gangs);
+        assert!(gangs.reviews() <= most, "{} reviews of a gang of {count}", gangs.reviews());
+        let before = gangs.reviews();
         for n in 0..count {
             gangs.change(&format!("g-{n}"), |facts| facts.handoff.phase = Phase::Running);
         }
-        assert_eq!(reviews(&gangs), before, "a pod that starts to run changes no verdict");
+        assert_eq!(gangs.reviews(), before, "a pod that starts to run changes no verdict");
     }
 }
 
 #[test]
 fn a_member_that_is_lost_or_joins_is_judged() {
     let mut gangs = bound(10);
-    let before = reviews(&gangs);
+    let before = gangs.reviews();
     gangs.delete("g-3");
-    assert!(reviews(&gangs) > before);
-    let before = reviews(&gangs);
+    assert!(gangs.reviews() > before);
+    let before = gangs.reviews();
     gangs.member("g-10", &gang("g", "10", &[]));
-    assert!(reviews(&gangs) > before);
+    assert!(gangs.reviews() > before);
     assert_eq!(gangs.settled().count("g"), 10, "there is no rule any more");
 }
 
 #[test]
 fn an_attempt_goes_through_the_members_once() {
     let gangs = bound(50);
-    assert_eq!(offered(&gangs), 50);
+    assert_eq!(gangs.offered(), 50);
     assert_eq!(gangs.cluster.stats().groups.attempts, 1);
 }
 
 #[test]
 fn a_gang_of_many_alike_that_fits_nowhere_costs_one_look_at_its_members() {
     let mut gangs = TestGangs::new(4);
-    gangs.all_ask("never", 50, &[("cpu", "9")], &gang("never", "50", &[]));
-    gangs.settle();
+    gangs.all_ask("never", 50, &[("cpu", "9")], &gang("never", "50", &[])).settle();
     assert_eq!((gangs.count("never"), gangs.reason("never-7")), (0, "Unschedulable"));
-    assert_eq!((offered(&gangs), gangs.cluster.stats().groups.attempts), (50, 1));
-}
-
-/// Nodes of one pool: as many as a search looks at, where all 64 are there.
-fn pool(gangs: &mut TestGangs, nodes: Range<usize>) {
-    nodes.for_each(|n| gangs.plain_node(&format!("n-{n}"), 64, "x"));
-}
-
-/// So many pods run on nodes that take no others.
-fn crowd(gangs: &mut TestGangs, pods: usize) {
-    for n in 0..pods {
-        let node = format!("crowd-{}", n / 100);
-        if n % 100 == 0 {
-            gangs.plain_node(&node, 64, &node);
-            gangs.cluster.change_node(&node, |facts| facts.unschedulable = true);
-        }
-        gangs.asks_as(&format!("crowd-{n}"), &[("cpu", "1m")], &[], |facts| {
-            facts.handoff.node = Some(node.as_str().into());
-            facts.handoff.phase = Phase::Running;
-        });
-    }
-}
-
-/// A gang of two, each of which takes a pool for itself: where there is one pool, one of them is left over.
-fn apart(gangs: &mut TestGangs, name: &str, more: &[(&str, &str)]) {
-    let labels = labels_of("app", name);
-    let away = near(name, "pool");
-    for n in 0..2 {
-        gangs.asks_as(&format!("{name}-{n}"), &[("cpu", "1m")], &gang(name, "2", more), |facts| {
-            facts.spec.labels.clone_from(&labels);
-            facts.spec.anti_affinity = vec![away.clone()];
-        });
-    }
+    assert_eq!((gangs.offered(), gangs.cluster.stats().groups.attempts), (50, 1));
 }
 
 /// No nodes yet. Invariants are checked at rest only: the cluster is large.
@@ -106,57 +111,39 @@ fn large() -> TestGangs {
     gangs
 }
 
-/// Work of each attempt so far.
-fn work(gangs: &TestGangs) -> u64 {
-    let stats = gangs.cluster.stats();
-    stats.work.done() / stats.groups.attempts
-}
-
 #[test]
 fn a_search_whose_placements_compare_all_pods_tries_the_fewer_the_more_there_are() {
-    let mut gangs = large();
-    pool(&mut gangs, 0..64);
-    crowd(&mut gangs, 2000);
-    apart(&mut gangs, "g", &[]);
-    assert_eq!(gangs.settled().count("g"), 0);
-    // To the end: 4,160 placements, each of which compares 2,000 pods.
-    assert!(work(&gangs) < 11_000, "{}", work(&gangs));
-}
-
-#[test]
-fn a_small_cluster_is_searched_to_the_end_for_members_that_keep_apart() {
-    let mut gangs = large();
-    pool(&mut gangs, 0..64);
-    crowd(&mut gangs, 100);
-    apart(&mut gangs, "g", &[]);
-    assert_eq!(gangs.settled().count("g"), 0);
-    // The first on each node, then the second on each.
-    assert!(work(&gangs) >= 64 + 64 * 64, "{}", work(&gangs));
+    // To the end: the first on each node, then the second on each. Beside 2,000 pods each placement compares all of them.
+    for (pods, expected) in [(100, 64 + 64 * 64..u64::MAX), (2000, 0..11_000)] {
+        let mut gangs = large();
+        gangs.pool(0..64).crowd(pods).apart("g", &[]);
+        assert_eq!(gangs.settled().count("g"), 0);
+        assert!(expected.contains(&gangs.work()), "{} beside {pods} pods", gangs.work());
+    }
 }
 
 #[test]
 fn members_that_look_at_no_other_pod_are_searched_to_the_end_among_many_pods() {
     for others in [0, 2000] {
         let mut gangs = large();
-        crowd(&mut gangs, others);
+        gangs.crowd(others);
         // Each takes one of seven nodes, which differ; eight do not fit.
-        (0..7).for_each(|n| gangs.plain_node(&format!("n-{n}"), 1, &format!("x-{n}")));
+        (0..7).for_each(|n| _ = gangs.plain_node(&format!("n-{n}"), 1, &format!("x-{n}")));
         for n in 0..8 {
             let cpu = if n < 4 { "1" } else { "900m" };
             gangs.asks(&format!("g-{n}"), &[("cpu", cpu)], &gang("g", "8", &[]));
         }
         assert_eq!(gangs.settled().count("g"), 0);
         // The first four in 64 states, the others in eight for each of 35, each on seven nodes.
-        assert!(work(&gangs) >= (64 + 35 * 8) * 7, "{} beside {others}", work(&gangs));
+        assert!(gangs.work() >= (64 + 35 * 8) * 7, "{} beside {others}", gangs.work());
     }
 }
 
 #[test]
 fn a_call_decides_no_more_once_its_decisions_have_cost_much() {
     let mut gangs = large();
-    pool(&mut gangs, 0..64);
-    crowd(&mut gangs, 2000);
-    (0..5).for_each(|n| apart(&mut gangs, &format!("g{n}"), &[]));
+    gangs.pool(0..64).crowd(2000);
+    (0..5).for_each(|n| _ = gangs.apart(&format!("g{n}"), &[]));
     gangs.cluster.run_once();
     let tried = gangs.cluster.stats().groups.attempts;
     assert!((1..5).contains(&tried), "{tried} gangs tried in one call");
@@ -166,15 +153,13 @@ fn a_call_decides_no_more_once_its_decisions_have_cost_much() {
 
 #[test]
 fn groups_that_hold_room_do_not_multiply_the_searches_of_one_decision() {
-    let mut gangs = large();
-    gangs.accumulating = true;
-    pool(&mut gangs, 0..4);
-    (0..24).for_each(|n| apart(&mut gangs, &format!("g{n}"), &[("mode", "NonStrict")]));
+    let mut gangs = large().accumulating();
+    gangs.pool(0..4);
+    (0..24).for_each(|n| _ = gangs.apart(&format!("g{n}"), &[("mode", "NonStrict")]));
     // It is tried first, and has the lowest rank of those that hold room.
-    apart(&mut gangs, "z", &[("mode", "NonStrict"), ("label:koordinator.sh/priority", "1")]);
+    gangs.apart("z", &[("mode", "NonStrict"), ("label:koordinator.sh/priority", "1")]);
     assert_eq!(gangs.settled().cluster.reservations(), 25);
-    pool(&mut gangs, 4..64);
-    crowd(&mut gangs, 2000);
+    gangs.pool(4..64).crowd(2000);
     let before = gangs.cluster.stats().work.done();
     gangs.cluster.run_once();
     let spent = gangs.cluster.stats().work.done() - before;

@@ -1,11 +1,7 @@
 //! Which nodes are feasible.
 
-use std::collections::{BTreeMap, BTreeSet};
-
-use baton::decide::core::rules::plugins::{DefaultSet, NodesWithoutAgent};
-use baton::decide::world::WorldEvent;
-
 use super::recorded::{files, list, moment, pod, read, scheduler_of};
+use crate::prelude::*;
 
 #[test]
 fn the_feasible_nodes_of_every_recorded_case_are_those_of_kube_scheduler() {

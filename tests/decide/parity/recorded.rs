@@ -1,16 +1,13 @@
 //! A recorded cluster, and a scheduler that has seen it.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use baton::cluster::node::LightNode;
-use baton::cluster::pod::LightPod;
 use baton::cluster::volume::{claim_facts, class_facts, volume_facts};
-use baton::decide::core::rules::plugins::{DefaultSet, default_plugins};
-use baton::decide::scheduler::{Config, Moment, Scheduler};
-use baton::decide::world::WorldEvent;
-use jiff::Timestamp;
-use serde_json::{Value, json};
+use baton::decide::core::rules::plugins::default_plugins;
+use baton::decide::scheduler::{Moment, Scheduler};
+
+use crate::prelude::*;
 
 /// The recorded files whose names begin so, in order. `BATON_FIXTURES` names another directory of the same layout.
 pub fn files(prefix: &str) -> Vec<PathBuf> {

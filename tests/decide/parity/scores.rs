@@ -1,15 +1,13 @@
 //! How feasible nodes are scored, plugin by plugin: kube-scheduler's own figures, 0 to 100, before weights.
 
-use std::collections::BTreeMap;
-
-use baton::decide::core::rules::plugins::{DefaultSet, NodesWithoutAgent, Point, names_at};
+use baton::decide::core::rules::plugins::{Point, names_at};
 use baton::decide::explain::RatedNode;
 use baton::ops::config::{arguments, load};
 use baton::ops::settings::{SCHEDULER_SECTIONS, scheduler};
 use clap::Command;
-use serde_json::{Value, json};
 
 use super::recorded::{files, list, moment, pod, read, scheduler_of};
+use crate::prelude::*;
 
 /// Figures by plugin: node to score.
 type Scores = BTreeMap<String, BTreeMap<String, i64>>;

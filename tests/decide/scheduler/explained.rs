@@ -1,36 +1,29 @@
 //! What people read: of pods that wait, of pods that do not exist, of the queue. `docs/commands.md` quotes it.
 
 use std::path::Path;
-use std::sync::Arc;
 
-use baton::contract::gang::{GangId, PodGroupApi, TopologySpec, key as gang_key};
-use baton::contract::{AgentStatus, PodKey, key};
-use baton::decide::explain::{PodState, QueueItem, RuleCount, Unadmitted, UnadmittedObject};
-use baton::decide::pod::Deletion;
-use baton::decide::world::gangs::PodGroupFacts;
-use baton::decide::world::spec::{PodTerm, Taint, TaintEffect, VolumeUse};
-use baton::decide::world::{ClaimFacts, NodeId, PodFacts, WorldEvent};
+use baton::contract::gang::key as gang_key;
+use baton::decide::explain::{QueueItem, RuleCount, Unadmitted, UnadmittedObject};
+use baton::decide::world::{ClaimFacts, NodeId};
 use baton::ops::explain::{pod_text, what_if_text};
 
 use super::holders::status;
-use crate::harness::parts::{labels_of, near as near_pods};
-use crate::harness::{TestScheduler, gpu_device, pod, wall};
+use crate::harness::parts::near as near_pods;
+use crate::prelude::*;
 
-const ONE: &[(&str, &str)] = &[(key::NVIDIA_GPU, "1")];
-const FOUR: &[(&str, &str)] = &[(key::NVIDIA_GPU, "4")];
-
-fn explain(cluster: &mut TestScheduler, name: &str, wide: bool) -> String {
-    let explanation = cluster.explain(&PodKey::new("ml", name)).unwrap();
-    // As it goes over the wire.
-    let sent = serde_json::to_string(&explanation).unwrap();
-    pod_text(&serde_json::from_str(&sent).unwrap(), wide)
+impl TestScheduler {
+    fn explained(&mut self, name: &str, wide: bool) -> String {
+        let explanation = self.explain(&PodKey::new("ml", name)).unwrap();
+        // As it goes over the wire.
+        let sent = serde_json::to_string(&explanation).unwrap();
+        pod_text(&serde_json::from_str(&sent).unwrap(), wide)
+    }
 }
 
 /// Three nodes: one is full, one has no agent, one is tainted.
 fn cluster() -> TestScheduler {
     let mut cluster = TestScheduler::on_each(&["gpu-a", "gpu-b"], 2);
-    cluster.node("reserved", 8);
-    cluster.plain_node("agentless", 8);
+    cluster.node("reserved", 8).plain_node("agentless", 8);
     cluster.change_node("reserved", |facts| {
         facts.taints.push(Taint { key: "gpu".into(), value: "reserved".into(), effect: TaintEffect::NoSchedule });
     });
@@ -42,9 +35,7 @@ fn a_snapshot_answers_as_of_its_time_while_the_scheduler_goes_on() {
     let mut cluster = cluster();
     cluster.comes("train", FOUR);
     let (before, moment) = (cluster.scheduler.snapshot(), cluster.moment());
-    cluster.node("gpu-c", 8);
-    cluster.change_node("gpu-a", |facts| facts.unschedulable = true);
-    cluster.settle();
+    cluster.node("gpu-c", 8).change_node("gpu-a", |facts| facts.unschedulable = true).settle();
     let key = PodKey::new("ml", "train");
     assert_eq!(cluster.node_of("train"), Some("gpu-c"));
     let (then, now) = (before.explain(&key, moment).unwrap(), cluster.explain(&key).unwrap());
@@ -56,27 +47,23 @@ fn a_snapshot_answers_as_of_its_time_while_the_scheduler_goes_on() {
 
 fn few_gpus() -> String {
     let mut cluster = cluster();
-    cluster.comes("first", ONE);
-    cluster.wait(20);
-    cluster.comes("train", FOUR);
-    cluster.wait(12);
-    explain(&mut cluster, "train", true)
+    cluster.comes("first", ONE).after(20).comes("train", FOUR).wait(12);
+    cluster.explained("train", true)
 }
 
 #[test]
 fn a_name_that_no_node_offers_is_named_first() {
     let mut cluster = TestScheduler::on("n", 8);
     cluster.comes_as("typo", &[], |facts| facts.spec.requests.scalar.insert("nvidia.com/gpux".into(), 1));
-    let text = explain(&mut cluster, "typo", false);
+    let text = cluster.explained("typo", false);
     let helps = text.split("What helps:\n").nth(1).unwrap();
     assert!(helps.starts_with("- No node offers nvidia.com/gpux: correct the name"), "{text}");
 }
 
 fn agent() -> String {
     let mut cluster = TestScheduler::new();
-    cluster.plain_node("gpu-a", 8);
-    cluster.comes("train", ONE);
-    explain(&mut cluster, "train", false)
+    cluster.plain_node("gpu-a", 8).comes("train", ONE);
+    cluster.explained("train", false)
 }
 
 fn taint() -> String {
@@ -85,33 +72,33 @@ fn taint() -> String {
         facts.taints.push(Taint { key: "gpu".into(), value: "reserved".into(), effect: TaintEffect::NoSchedule });
     });
     cluster.comes("train", ONE);
-    explain(&mut cluster, "train", false)
+    cluster.explained("train", false)
 }
 
 fn invalid() -> String {
     let mut cluster = cluster();
     cluster.comes("train", &[(key::GPU_CORE, "50")]);
-    explain(&mut cluster, "train", false)
+    cluster.explained("train", false)
 }
 
 fn near() -> String {
     let mut cluster = cluster();
     let term = PodTerm { namespaces: vec!["ml".into()], ..near_pods("cache", "kubernetes.io/hostname") };
     cluster.comes_as("train", ONE, |facts| facts.spec.affinity = vec![term]);
-    explain(&mut cluster, "train", false)
+    cluster.explained("train", false)
 }
 
 fn claim() -> String {
     let mut cluster = cluster();
     cluster.event(WorldEvent::Claim(PodKey::new("ml", "data"), ClaimFacts { deleting: true, ..ClaimFacts::default() }));
     cluster.comes_as("train", ONE, |facts| facts.spec.volumes = vec![VolumeUse::Claim("data".into())]);
-    explain(&mut cluster, "train", false)
+    cluster.explained("train", false)
 }
 
 fn dra() -> String {
     let mut cluster = cluster();
     cluster.comes_as("train", ONE, |facts| facts.spec.resource_claims = true);
-    explain(&mut cluster, "train", false)
+    cluster.explained("train", false)
 }
 
 fn what_if() -> String {
@@ -173,17 +160,14 @@ fn accounts(cluster: &TestScheduler) -> Vec<(NodeId, String)> {
 fn what_if_says_what_is_then_decided_and_takes_nothing() {
     for gpus in ["1", "2", "4", "8", "9"] {
         let mut cluster = cluster();
-        cluster.node("big", 8);
-        cluster.comes("first", FOUR);
-        cluster.wait(1);
+        cluster.node("big", 8).comes("first", FOUR).wait(1);
         let (before, now) = (accounts(&cluster), cluster.moment());
         let facts = pod("next", &[(key::NVIDIA_GPU, gpus)], cluster.now);
         let answer = cluster.what_if(facts.clone());
         assert_eq!(accounts(&cluster), before, "{gpus}: nothing is taken");
         assert!(cluster.world().pod_by_key(&PodKey::new("ml", "next")).is_none());
         assert!(cluster.scheduler.run(now).is_empty(), "nothing is written");
-        cluster.agent_releases("big");
-        cluster.enters(facts);
+        cluster.agent_releases("big").enters(facts);
         assert_eq!(answer.node.as_deref(), cluster.node_of("next"), "{gpus} GPUs");
         if let Some(node) = &answer.node {
             assert_eq!(&answer.best[0].node, node);
@@ -216,7 +200,7 @@ fn a_share_is_said_as_a_share_of_a_named_device() {
 #[test]
 fn what_if_says_who_would_have_to_leave() {
     let mut cluster = TestScheduler::on("n", 2);
-    cluster.comes("small", &[(key::NVIDIA_GPU, "2")]);
+    cluster.comes("small", TWO);
     let mut urgent = pod("urgent", ONE, cluster.now);
     urgent.spec.priority = 100;
     let answer = cluster.what_if(urgent);
@@ -236,9 +220,7 @@ fn what_if_says_who_would_have_to_leave() {
 #[test]
 fn what_if_gives_its_reasons_once_where_a_pod_leaves_already() {
     let mut cluster = TestScheduler::new();
-    cluster.node("n", 1);
-    cluster.pod("low", ONE);
-    cluster.settle();
+    cluster.node("n", 1).pod("low", ONE).settle();
     let at = wall(cluster.now + std::time::Duration::from_secs(30));
     cluster.change_pod("low", |facts| facts.handoff.deleting = Some(Deletion { at, grace_seconds: 30 }));
     let mut urgent = pod("urgent", ONE, cluster.now);
@@ -251,8 +233,7 @@ fn what_if_gives_its_reasons_once_where_a_pod_leaves_already() {
 #[test]
 fn the_state_of_a_pod_is_explained_in_every_stage() {
     let mut cluster = TestScheduler::on("n", 8);
-    cluster.comes("first", ONE);
-    cluster.comes("second", ONE);
+    cluster.comes("first", ONE).comes("second", ONE);
     let mut state = |name: &str| {
         let reported = cluster.explain(&PodKey::new("ml", name)).unwrap();
         (reported.state, reported.verdict.message)
@@ -261,14 +242,14 @@ fn the_state_of_a_pod_is_explained_in_every_stage() {
     assert_eq!(state("first"), (PodState::Bound, normal.to_owned()));
     let (second, message) = state("second");
     assert_eq!(second, PodState::WaitingForLock);
-    assert!(message.contains("held by pod ml/first"), "{message}");
-    assert!(explain(&mut cluster, "second", false).contains("baton get locks"));
+    tells(message, ["held by pod ml/first"]);
+    assert!(cluster.explained("second", false).contains("baton get locks"));
     cluster.pod_as("theirs", ONE, |facts| facts.handoff.scheduler_name = "default-scheduler".into());
     cluster.finish("first");
-    let reported = explain(&mut cluster, "theirs", false);
+    let reported = cluster.explained("theirs", false);
     assert!(reported.contains("names the scheduler \"default-scheduler\""), "{reported}");
-    assert!(reported.contains("What helps") && reported.contains("schedulerName: baton-scheduler"), "{reported}");
-    assert!(explain(&mut cluster, "first", false).contains("has ended"));
+    tells(reported, ["What helps", "schedulerName: baton-scheduler"]);
+    assert!(cluster.explained("first", false).contains("has ended"));
     assert!(cluster.explain(&PodKey::new("ml", "nobody")).is_none());
 }
 
@@ -298,9 +279,8 @@ fn member(cluster: &mut TestScheduler, name: &str) {
 fn a_member_is_explained_by_what_its_gang_lacks_whoever_came_first() {
     let mut cluster = TestScheduler::on("n", 6);
     member(&mut cluster, "g-0");
-    cluster.settle();
-    cluster.wait(2);
-    let reported = explain(&mut cluster, "g-0", false);
+    cluster.settled().wait(2);
+    let reported = cluster.explained("g-0", false);
     assert!(
         reported.contains("starts together with the gang ml/g") && reported.contains("has 1 of 2 pods"),
         "{reported}"
@@ -317,10 +297,9 @@ fn a_member_is_explained_by_what_its_gang_lacks_whoever_came_first() {
     let held = report.items.iter().find(|item| item.kind == "group").unwrap();
     assert!(held.queued_seconds >= 2 && held.rules == ["Gang"], "{held:?}");
     member(&mut cluster, "g-1");
-    cluster.settle();
-    cluster.wait(2);
+    cluster.settled().wait(2);
     for name in ["g-0", "g-1"] {
-        let reported = explain(&mut cluster, name, false);
+        let reported = cluster.explained(name, false);
         assert!(
             reported.contains("starts together with the gang ml/g") && reported.contains("tried 1 time"),
             "{reported}"
@@ -339,9 +318,7 @@ fn a_member_is_explained_by_what_its_gang_lacks_whoever_came_first() {
 #[test]
 fn the_queue_tells_state_attempts_next_try_and_refusing_rules() {
     let mut cluster = TestScheduler::on("n", 2);
-    cluster.comes("first", ONE);
-    cluster.pod("second", ONE);
-    cluster.comes("big", FOUR);
+    cluster.comes("first", ONE).pod("second", ONE).comes("big", FOUR);
     let report = cluster.after(10).queue_report();
     assert!(report.leading);
     let item = |name: &str| report.items.iter().find(|item| item.name == name).unwrap();
@@ -359,9 +336,7 @@ fn the_queue_tells_state_attempts_next_try_and_refusing_rules() {
 fn a_waiting_pod_is_told_the_nearest_node_and_who_holds_what_it_lacks() {
     let mut cluster = TestScheduler::new();
     for (name, pod, gpus) in [("near", "default-holds", "4"), ("far", "holds-more", "7")] {
-        cluster.node(name, 8);
-        cluster.comes(pod, &[(key::NVIDIA_GPU, gpus)]);
-        cluster.serves(name);
+        cluster.node(name, 8).comes(pod, &[(key::NVIDIA_GPU, gpus)]).serves(name);
     }
     cluster.device("near", 8, |device| {
         device.metadata.annotations =
@@ -391,7 +366,7 @@ fn a_pod_that_is_larger_than_every_node_is_not_told_to_wait() {
     assert!(verdict.advice[0].contains("too small for it even when they are empty"), "{:?}", verdict.advice);
     // Autoscalers add nodes for Unschedulable.
     assert_eq!(cluster.reasons["nine"], "Unschedulable", "autoscalers judge by themselves which kind of node helps");
-    cluster.comes("one", &[(key::NVIDIA_GPU, "1")]);
+    cluster.comes("one", ONE);
     let verdict = explained(&mut cluster, "eight", "8");
     assert_eq!(cluster.reasons["eight"], "Unschedulable");
     assert_eq!(verdict.message, "0/1 nodes: 1 has fewer than 8 free GPUs; nearest: n with 7 of 8 (ml/one holds 1)");
@@ -408,8 +383,7 @@ fn of_a_pinned_pod_its_node_comes_first_and_its_selector_last() {
     let mut pinned = pod("pinned", &[(key::NVIDIA_GPU, "1")], cluster.now);
     pinned.spec.node_selector.insert("on".to_owned(), "n".to_owned());
     let silent = AgentStatus { registered: Vec::new(), ..status() };
-    cluster.say("n", AgentStatus { ended: true, ..silent.clone() });
-    cluster.enters(pinned);
+    cluster.say("n", AgentStatus { ended: true, ..silent.clone() }).enters(pinned);
     let explained = |cluster: &TestScheduler| {
         cluster.scheduler.explain(&PodKey::new("ml", "pinned"), cluster.moment()).unwrap().verdict
     };
@@ -435,13 +409,11 @@ fn a_node_is_explained_by_what_is_free_or_by_what_keeps_pods_away() {
         (answer.takes_devices, answer.message)
     };
     assert_eq!(message(&cluster), (true, "takes new pods with devices: 2 of 2 GPUs are free".to_owned()));
-    cluster.comes("a", &[(key::NVIDIA_GPU, "1")]);
+    cluster.comes("a", ONE);
     let answer = cluster.scheduler.explain_node("n", cluster.moment()).unwrap();
     assert!(answer.lock.unwrap().starts_with("held by ml/a"));
     assert_eq!(answer.devices[0].held_by, ["ml/a"]);
-    cluster.agent_releases("n");
-    cluster.comes("b", &[(key::NVIDIA_GPU, "1")]);
-    cluster.agent_releases("n");
+    cluster.agent_releases("n").comes("b", ONE).agent_releases("n");
     let full = "takes new pods with devices, and no whole GPU is free: 0 of 2 GPUs are free";
     assert_eq!(message(&cluster), (true, full.to_owned()));
     cluster.change_node("n", |facts| facts.unschedulable = true);
@@ -485,8 +457,7 @@ fn of_a_node_that_is_not_ready_and_has_no_daemon_the_kubelet_comes_first() {
         let key = "node.kubernetes.io/unreachable".to_owned();
         facts.taints = vec![Taint { key, value: String::new(), effect: TaintEffect::NoSchedule }];
     });
-    cluster.pod("waits", ONE);
-    cluster.settle();
+    cluster.pod("waits", ONE).settle();
     let verdict = cluster.explain(&PodKey::new("ml", "waits")).unwrap().verdict;
     assert!(verdict.advice[0].starts_with("The kubelet there is away or not well"), "{verdict:?}");
 }
@@ -494,16 +465,13 @@ fn of_a_node_that_is_not_ready_and_has_no_daemon_the_kubelet_comes_first() {
 #[test]
 fn a_served_pod_says_when_and_how_long_the_lock_stood_for_it() {
     let mut cluster = TestScheduler::on("n", 8);
-    cluster.comes("p", FOUR);
-    assert_eq!(cluster.explain(&PodKey::new("ml", "p")).unwrap().served_at, None);
-    cluster.wait(3);
-    cluster.agent_releases("n");
+    assert_eq!(cluster.comes("p", FOUR).explain(&PodKey::new("ml", "p")).unwrap().served_at, None);
+    cluster.after(3).agent_releases("n");
     let before = cluster.moment().wall;
     cluster.wait(2);
     let answer = cluster.explain(&PodKey::new("ml", "p")).unwrap();
     assert_eq!((answer.served_at, answer.lock_held_millis), (Some(before), Some(3000)));
-    let said = explain(&mut cluster, "p", false);
-    assert!(said.contains("; the lock of n was held for 3000 ms\n"), "{said}");
+    tells(cluster.explained("p", false), ["; the lock of n was held for 3000 ms\n"]);
 }
 
 #[test]
@@ -521,7 +489,7 @@ fn devices_are_to_be_brought_back_only_where_some_are_away() {
             facts.allocatable = left.into();
         });
         cluster.comes("train", &[(key::NVIDIA_GPU, gpus)]);
-        let said = explain(&mut cluster, "train", false);
+        let said = cluster.explained("train", false);
         assert!(said.contains("ask for less per pod") && said.contains("bring back") == away, "{said}");
     }
 }
@@ -531,8 +499,7 @@ fn nothing_is_free_of_a_device_that_is_out_of_use() {
     let mut cluster = TestScheduler::new();
     let mut device = gpu_device("n", 2);
     device.spec.devices[1].health = false;
-    cluster.node("n", 2);
-    cluster.event(WorldEvent::Devices(Box::new(device)));
+    cluster.node("n", 2).event(WorldEvent::Devices(Box::new(device)));
     let answer = cluster.scheduler.explain_node("n", cluster.moment()).unwrap();
     let free: Vec<&str> = answer.devices.iter().map(|device| &*device.free).collect();
     assert!(free[0].starts_with("100% core") && free[1] == "nothing", "{free:?}");
@@ -550,8 +517,7 @@ fn what_is_said_of_several_objects_is_what_is_then_decided() {
         let mut dice = crate::dice::Dice(seed);
         let mut cluster = TestScheduler::new();
         for n in 0..1 + dice.below(3) {
-            cluster.node(&format!("n{n}"), 8);
-            cluster.change_node(&format!("n{n}"), |facts| {
+            cluster.node(&format!("n{n}"), 8).change_node(&format!("n{n}"), |facts| {
                 facts.labels.insert("rack".to_owned(), format!("r{}", n % 2));
             });
         }
@@ -588,10 +554,7 @@ fn what_is_said_of_several_objects_is_what_is_then_decided() {
             for facts in pods {
                 cluster.submit(facts.clone());
             }
-            for _ in 0..40 {
-                cluster.settle();
-                cluster.all_release();
-            }
+            (0..40).for_each(|_| cluster.settled().all_release());
             let bound = pods.iter().filter(|facts| {
                 let world = cluster.world();
                 world.pod_by_key(&facts.handoff.pod.key).is_some_and(|pod| pod.node().is_some())
@@ -645,8 +608,7 @@ fn a_gang_of_the_file_is_one_and_is_gathered() {
 #[test]
 fn a_tyjob_of_the_file_evicts_no_pods() {
     let mut cluster = TestScheduler::on("n", 8);
-    cluster.pod("low", FOUR);
-    cluster.comes("other", FOUR);
+    cluster.pod("low", FOUR).comes("other", FOUR);
     let said = |is_tyjob| {
         let facts = pod("rl-learner-0", FOUR, cluster.now);
         let pods = vec![Unadmitted { facts, class: None, priority: Some(9), never_preempts: None }];

@@ -1,17 +1,10 @@
 //! Evictions of pods whose devices have failed.
 
-use std::time::Duration;
-
-use baton::contract::inventory::Device;
-use baton::contract::{AgentStatus, DeviceId, DeviceType, PodUid, Quantity, key};
 use baton::decide::health::{FaultAnswer, FaultEvictions, FaultStep, XIDS, XidOrigin};
-use baton::decide::pod::{Deletion, Phase};
-use baton::decide::world::WorldEvent;
 use baton::decide::world::spec::FaultVictims;
 
 use super::holders::status;
-use crate::harness::gangs::declared;
-use crate::harness::{TestScheduler, gpu_device, pod, wall};
+use crate::prelude::*;
 
 const GRACE: Duration = Duration::from_secs(300);
 const XID_79: &str = "XID 79: GPU has fallen off the bus (hardware): drain the node and reboot it";
@@ -37,7 +30,7 @@ impl Faulty {
     }
 
     /// The daemon of the node writes this condition of its devices.
-    fn fails(&mut self, node: &str, minors: &[usize], reason: &str, message: &str) {
+    fn fails(&mut self, node: &str, minors: &[usize], reason: &str, message: &str) -> &mut Self {
         let mut device: Device = gpu_device(node, 4);
         for minor in minors {
             let info = &mut device.spec.devices[*minor];
@@ -48,6 +41,7 @@ impl Faulty {
         }
         self.evictions.see(&device, self.cluster.now);
         self.cluster.event(WorldEvent::Devices(Box::new(device)));
+        self
     }
 
     fn next(&mut self) -> Vec<FaultStep> {
@@ -66,11 +60,12 @@ impl Faulty {
         self.evictions.answered(&PodUid::new(&format!("uid-{pod}")), answer, self.cluster.now);
     }
 
-    fn wait(&mut self, seconds: u64) {
+    fn after(&mut self, seconds: u64) -> &mut Self {
         for _ in 0..seconds.div_ceil(10) {
-            self.cluster.now += Duration::from_secs(10);
+            self.cluster.later(10);
             self.cluster.beat_all();
         }
+        self
     }
 
     fn on_fault(&mut self, pod: &str, said: FaultVictims) {
@@ -81,14 +76,11 @@ impl Faulty {
 #[test]
 fn the_pods_of_a_failed_gpu_are_evicted_after_the_grace_and_no_others() {
     let mut faulty = Faulty::new();
-    faulty.fails("a", &[1], "Xid", XID_79);
-    assert_eq!(faulty.asked(), None);
-    faulty.wait(290);
-    assert_eq!(faulty.asked(), None, "it may come back");
-    faulty.wait(10);
-    let [FaultStep::Evict(pod, why)] = &faulty.next()[..] else { panic!() };
+    assert_eq!(faulty.fails("a", &[1], "Xid", XID_79).asked(), None);
+    assert_eq!(faulty.after(290).asked(), None, "it may come back");
+    let [FaultStep::Evict(pod, why)] = &faulty.after(10).next()[..] else { panic!() };
     assert_eq!(&*pod.key.name, "a-1");
-    assert!(why.contains("GPU-a-1") && why.contains("XID 79: GPU has fallen off the bus"), "{why}");
+    tells(why, ["GPU-a-1", "XID 79: GPU has fallen off the bus"]);
     assert_eq!(faulty.asked(), None, "one is asked for at a time");
     faulty.answer("a-1", &FaultAnswer::Done);
     faulty.cluster.delete("a-1");
@@ -101,13 +93,11 @@ fn a_gpu_that_fails_under_its_pod_takes_no_free_one_with_it() {
     for priority in [0, 100] {
         let mut faulty = Faulty::new();
         faulty.fails("a", &[0], "Xid", XID_79);
-        faulty.cluster.change_node("a", |facts| {
-            facts.allocatable.set(key::NVIDIA_GPU, Quantity::units(3));
-        });
+        faulty.cluster.change_node("a", |facts| facts.allocatable.set(key::NVIDIA_GPU, Quantity::units(3)));
         faulty.cluster.change_node("b", |facts| facts.unschedulable = true);
-        faulty.cluster.comes_as("two", &[(key::NVIDIA_GPU, "2")], |facts| facts.spec.priority = priority);
+        faulty.cluster.comes_as("two", TWO, |facts| facts.spec.priority = priority);
         assert_eq!(faulty.cluster.node_of("two"), Some("a"), "{:?}", faulty.cluster.conditions);
-        faulty.cluster.comes("third", &[(key::NVIDIA_GPU, "1")]);
+        faulty.cluster.comes("third", ONE);
         assert_eq!(faulty.cluster.node_of("third"), None, "the failed one is given to no pod");
         assert_eq!(faulty.cluster.evicted, Vec::<String>::new(), "it needs no victim");
     }
@@ -127,36 +117,25 @@ fn a_nic_that_fails_under_its_pod_gives_no_gpu_away() {
     facts.handoff.node = Some("a".into());
     let held = r#"{"rdma":[{"minor":0,"id":"0000:10:00.0","resources":{"koordinator.sh/rdma":"100"}}]}"#;
     facts.handoff.assignment.device_allocated = Some(held.into());
-    cluster.submit(facts);
-    cluster.change_node("a", |facts| {
-        facts.allocatable.set(key::NVIDIA_GPU, Quantity::units(1));
-    });
-    cluster.comes("two", &[(key::NVIDIA_GPU, "2")]);
-    assert_eq!(cluster.node_of("two"), None, "the kubelet offers one");
-    cluster.comes("one", &[(key::NVIDIA_GPU, "1")]);
+    cluster.submit(facts).change_node("a", |facts| facts.allocatable.set(key::NVIDIA_GPU, Quantity::units(1)));
+    assert_eq!(cluster.comes("two", TWO).node_of("two"), None, "the kubelet offers one");
+    cluster.comes("one", ONE);
     assert_eq!(cluster.node_of("one"), Some("a"), "{:?}", cluster.conditions);
 }
 
 #[test]
 fn a_gpu_that_comes_back_within_the_grace_costs_no_pod() {
     let mut faulty = Faulty::new();
-    faulty.fails("a", &[0], "Xid", XID_79);
-    faulty.wait(200);
-    faulty.fails("a", &[], "", "");
-    faulty.wait(100);
-    assert_eq!(faulty.asked(), None);
-    faulty.fails("a", &[0], "Xid", XID_79);
-    faulty.wait(200);
-    assert_eq!(faulty.asked(), None, "its grace begins again");
+    faulty.fails("a", &[0], "Xid", XID_79).after(200).fails("a", &[], "", "");
+    assert_eq!(faulty.after(100).asked(), None);
+    assert_eq!(faulty.fails("a", &[0], "Xid", XID_79).after(200).asked(), None, "its grace begins again");
 }
 
 #[test]
 fn only_an_xid_that_the_hardware_causes_evicts() {
     let evicts = |reason: &str, message: &str| {
         let mut faulty = Faulty::new();
-        faulty.fails("a", &[0], reason, message);
-        faulty.wait(400);
-        faulty.asked().is_some()
+        faulty.fails("a", &[0], reason, message).after(400).asked().is_some()
     };
     for rule in XIDS {
         for reason in ["Xid", "XidNeedsReset", "XidNeedsReboot"] {
@@ -185,9 +164,7 @@ fn only_an_xid_that_the_hardware_causes_evicts() {
 #[test]
 fn one_node_is_emptied_before_the_next_one() {
     let mut faulty = Faulty::new();
-    faulty.fails("a", &[0, 1], "Xid", XID_79);
-    faulty.fails("b", &[0, 1], "XidNeedsReboot", XID_79);
-    faulty.wait(300);
+    faulty.fails("a", &[0, 1], "Xid", XID_79).fails("b", &[0, 1], "XidNeedsReboot", XID_79).after(300);
     let mut order = Vec::new();
     while let Some(pod) = faulty.asked() {
         faulty.answer(&pod, &FaultAnswer::Done);
@@ -205,9 +182,7 @@ fn one_node_is_emptied_before_the_next_one() {
 #[test]
 fn a_budget_puts_an_eviction_off_and_does_not_hold_up_other_nodes_for_ever() {
     let mut faulty = Faulty::new();
-    faulty.fails("a", &[0], "Xid", XID_79);
-    faulty.fails("b", &[0], "Xid", XID_79);
-    faulty.wait(300);
+    faulty.fails("a", &[0], "Xid", XID_79).fails("b", &[0], "Xid", XID_79).after(300);
     let mut asked = Vec::new();
     for _ in 0..70 {
         if let Some(pod) = faulty.asked() {
@@ -218,7 +193,7 @@ fn a_budget_puts_an_eviction_off_and_does_not_hold_up_other_nodes_for_ever() {
                 faulty.cluster.delete("b-0");
             }
         }
-        faulty.wait(10);
+        faulty.after(10);
     }
     let first_b = asked.iter().position(|pod| pod == "b-0").expect("node b has its turn");
     assert!((15..=22).contains(&first_b), "a-0 is asked for every 30 s for ten minutes: {asked:?}");
@@ -236,9 +211,7 @@ fn a_pod_says_who_goes_with_it_and_one_that_nothing_makes_again_is_left_alone() 
     }
     faulty.on_fault("a-0", FaultVictims::Gang);
     faulty.on_fault("a-1", FaultVictims::read(Some("never"), true));
-    faulty.fails("a", &[0, 1], "Xid", XID_79);
-    faulty.wait(300);
-    let steps = faulty.next();
+    let steps = faulty.fails("a", &[0, 1], "Xid", XID_79).after(300).next();
     let spared: Vec<&String> =
         steps.iter().filter_map(|step| if let FaultStep::Spare(_, why) = step { Some(why) } else { None }).collect();
     assert!(spared.len() == 1 && spared[0].contains("baton.io/evict-on-fault is \"never\""), "{spared:?}");
@@ -269,13 +242,12 @@ fn a_pod_without_its_devices_goes_and_a_silent_daemon_is_not_believed() {
     let bare = AgentStatus { exceptions: Some([(PodUid::new("uid-a-0"), [].into())].into()), ..status() };
     faulty.cluster.say("a", bare);
     assert_eq!(faulty.asked(), None);
-    faulty.wait(300);
-    assert_eq!(faulty.asked().as_deref(), Some("a-0"));
+    assert_eq!(faulty.after(300).asked().as_deref(), Some("a-0"));
     let mut faulty = Faulty::new();
     faulty.fails("a", &[0], "Xid", XID_79);
     for _ in 0..60 {
         // Neither daemon says anything.
-        faulty.cluster.now += Duration::from_secs(10);
+        faulty.cluster.later(10);
         faulty.cluster.settle();
     }
     assert_eq!(faulty.asked(), None, "what it wrote may be before a repair");

@@ -1,19 +1,12 @@
 //! Permit: a held pod keeps its room while it waits, goes on when it may, and gives the room back when it may not. Reserve: what a rule
 //! takes for a reservation it gets back.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::Duration;
 
-use baton::contract::key;
 use baton::decide::core::rules::{Claimed, Extension, Outcome, Permit, Plugin, Plugins, Reserve, Slots, View};
-use baton::decide::scheduler::Config;
 use baton::decide::world::{NodeId, Pod, Wake};
 
-use crate::harness::TestScheduler;
-use crate::harness::gangs::{TestGangs, gang};
-
-const ONE: &[(&str, &str)] = &[(key::NVIDIA_GPU, "1")];
+use crate::prelude::*;
 
 /// Says wait until a time, then yes or no.
 struct Gate {
@@ -60,9 +53,7 @@ fn a_pod_that_must_wait_holds_its_room_until_it_is_permitted() {
 fn a_pod_that_is_refused_after_waiting_gives_its_room_back() {
     let no = Outcome::unfit("Gate", "too late", Wake::VOLUME);
     let mut cluster = cluster(5, no);
-    cluster.pod("a", ONE);
-    cluster.wait(6);
-    assert_eq!((cluster.bound(), cluster.reservations()), (0, 0));
+    assert_eq!((cluster.pod("a", ONE).after(6).bound(), cluster.reservations()), (0, 0));
     assert_eq!(cluster.conditions["a"], "too late");
     let node = cluster.world().node(cluster.world().node_id("n").unwrap()).unwrap();
     assert!(node.pods.is_empty(), "nothing is held: {:?}", node.pods);
@@ -71,9 +62,7 @@ fn a_pod_that_is_refused_after_waiting_gives_its_room_back() {
 #[test]
 fn a_held_pod_that_is_deleted_frees_its_room_at_once() {
     let mut cluster = cluster(1_000_000, Outcome::Fit);
-    cluster.comes("a", ONE);
-    cluster.goes("a");
-    assert!(cluster.reservations() == 0);
+    assert!(cluster.comes("a", ONE).goes("a").reservations() == 0);
     cluster.audit();
 }
 
@@ -98,9 +87,7 @@ fn a_member_that_is_not_permitted_takes_its_gang_back_and_a_surplus_one_does_not
         let plugins = Plugins::default().with(Extension::new(Bouncer("g-1")).permit());
         let mut gangs =
             TestGangs { cluster: TestScheduler::with_plugins(Config::default(), plugins), accumulating: false };
-        gangs.node("n", 8);
-        gangs.come("g", 3, &gang("g", min, &[]));
-        assert_eq!(gangs.count("g"), bound, "min {min}");
+        assert_eq!(gangs.node("n", 8).come("g", 3, &gang("g", min, &[])).count("g"), bound, "min {min}");
         gangs.wait(5);
         assert_eq!((gangs.count("g"), gangs.cluster.bind_attempts()), (bound, 0), "no pod waits for it for ever");
     }
@@ -131,10 +118,7 @@ fn a_reserve_rule_gets_back_what_pods_on_their_way_took_when_leadership_ends() {
     let standing = Standing::default();
     let rules = Plugins::default().with(Extension::new(standing.clone()).reserve());
     let mut cluster = TestScheduler::with_plugins(Config::default(), rules);
-    cluster.node("n", 2);
-    cluster.hold = true;
-    cluster.pod("a", ONE);
-    cluster.comes("b", ONE);
+    cluster.node("n", 2).hold(true).pod("a", ONE).comes("b", ONE);
     // One waits for the answer to its lock, the other in the queue for it.
     assert_eq!((standing.0.load(Ordering::Relaxed), cluster.bind_attempts()), (2, 2));
     cluster.step_down();

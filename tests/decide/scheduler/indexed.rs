@@ -1,17 +1,14 @@
 //! The index against the scan: the same cluster, the same stream, the same effects; and fewer nodes judged.
 
 use baton::contract::image::ImageName;
-use baton::contract::{Identity, key};
-use baton::decide::core::rules::plugins::DefaultSet;
 use baton::decide::lock::LockMode;
-use baton::decide::scheduler::{Config, NodeSearch};
-use baton::decide::world::spec::{HostPort, Spread, Taint, TaintEffect, Toleration};
-use baton::decide::world::{PodFacts, Rated, WorldEvent};
+use baton::decide::scheduler::NodeSearch;
+use baton::decide::world::Rated;
+use baton::decide::world::spec::HostPort;
 use proptest::prelude::*;
 
 use super::scores::sets;
-use crate::harness::parts::{among, labels_of, near, spread};
-use crate::harness::{TestScheduler, pod};
+use crate::prelude::*;
 
 const NAMES: [&str; 6] = [key::NVIDIA_GPU, key::GPU, key::GPU_CORE, key::GPU_MEMORY_RATIO, key::GPU_SHARED, "cpu"];
 const REQUESTS: [&[(&str, &str)]; 7] = [
@@ -70,8 +67,7 @@ fn env_of(search: NodeSearch, set: DefaultSet) -> TestScheduler {
 }
 
 fn node(cluster: &mut TestScheduler, name: &str) {
-    cluster.node(name, 8);
-    cluster.beat(name, Identity::Exact, &NAMES);
+    cluster.node(name, 8).beat(name, Identity::Exact, &NAMES);
 }
 
 /// Most pods have none of these; the last ones look at other pods and take the scan in both.
@@ -123,11 +119,11 @@ fn play_one(cluster: &mut TestScheduler, at: usize, step: &Step) {
                 cluster.finish(name);
             }
         }
-        Step::Delete(n) if !pods.is_empty() => cluster.delete(&pods[n % pods.len()]),
+        Step::Delete(n) if !pods.is_empty() => _ = cluster.delete(&pods[n % pods.len()]),
         Step::Finish(_) | Step::Delete(_) => {}
-        Step::Label(n, zone) => cluster.change_node(&at_node(*n), |facts| {
-            facts.labels.insert("zone".into(), format!("z{zone}"));
-        }),
+        Step::Label(n, zone) => {
+            cluster.change_node(&at_node(*n), |facts| _ = facts.labels.insert("zone".into(), format!("z{zone}")));
+        }
         Step::Taint(n, which) => {
             let taint = |key: &str, effect| vec![Taint { key: key.into(), value: String::new(), effect }];
             let taints = match which {
@@ -138,22 +134,24 @@ fn play_one(cluster: &mut TestScheduler, at: usize, step: &Step) {
             };
             cluster.change_node(&at_node(*n), |facts| facts.taints = taints);
         }
-        Step::Cordon(n) => cluster.change_node(&at_node(*n), |facts| facts.unschedulable = !facts.unschedulable),
-        Step::Shrink(n) => cluster.change_node(&at_node(*n), |facts| facts.allocatable.milli_cpu /= 2),
+        Step::Cordon(n) => _ = cluster.change_node(&at_node(*n), |facts| facts.unschedulable = !facts.unschedulable),
+        Step::Shrink(n) => _ = cluster.change_node(&at_node(*n), |facts| facts.allocatable.milli_cpu /= 2),
         Step::Sicken(n, gpu) => {
             let name = at_node(*n);
             cluster.device(&name, 8, |device| device.spec.devices[*gpu].health = false);
         }
-        Step::NodeGone(n) => cluster.event(WorldEvent::NodeGone(at_node(*n).as_str().into())),
+        Step::NodeGone(n) => _ = cluster.event(WorldEvent::NodeGone(at_node(*n).as_str().into())),
         Step::NodeBack(n) => node(cluster, &at_node(*n)),
         Step::Silence(seconds) => cluster.now += std::time::Duration::from_secs(*seconds),
-        Step::Images(n, which) => cluster.change_node(&at_node(*n), |facts| {
-            let has = |at: &usize| which & (1 << at) != 0;
-            let mut images: Vec<_> = (0..3).filter(has).map(|at| (image(at), (1 + at as i64) << 30)).collect();
-            images.sort_unstable();
-            facts.images = images.into();
-        }),
-        Step::NoDevices(n) => cluster.event(WorldEvent::DevicesGone(at_node(*n).as_str().into())),
+        Step::Images(n, which) => {
+            cluster.change_node(&at_node(*n), |facts| {
+                let has = |at: &usize| which & (1 << at) != 0;
+                let mut images: Vec<_> = (0..3).filter(has).map(|at| (image(at), (1 + at as i64) << 30)).collect();
+                images.sort_unstable();
+                facts.images = images.into();
+            });
+        }
+        Step::NoDevices(n) => _ = cluster.event(WorldEvent::DevicesGone(at_node(*n).as_str().into())),
     }
     cluster.settle();
 }
@@ -190,9 +188,7 @@ proptest! {
 fn both(nodes: usize, play: impl Fn(&mut TestScheduler)) -> (u64, u64) {
     let [indexed, scanning] = [NodeSearch::Indexed, NodeSearch::Scanning].map(|search| {
         let mut cluster = cluster(search);
-        for at in 0..nodes {
-            node(&mut cluster, &format!("n{at:03}"));
-        }
+        (0..nodes).for_each(|at| node(&mut cluster, &format!("n{at:03}")));
         play(&mut cluster);
         cluster
     });
@@ -204,9 +200,7 @@ fn both(nodes: usize, play: impl Fn(&mut TestScheduler)) -> (u64, u64) {
 #[test]
 fn a_repeated_shape_costs_the_nodes_that_changed_and_not_all_nodes() {
     let (indexed, scanning) = both(40, |cluster| {
-        for at in 0..60 {
-            cluster.comes(&format!("p{at:02}"), REQUESTS[at % 3]);
-        }
+        (0..60).for_each(|at| _ = cluster.comes(&format!("p{at:02}"), REQUESTS[at % 3]));
     });
     println!("60 pods of 3 shapes on 40 nodes: {indexed} nodes judged with the index, {scanning} without");
     assert_eq!(scanning, 60 * 40);
@@ -231,11 +225,9 @@ fn a_shape_that_was_not_asked_for_during_very_many_changes_is_learnt_again() {
         cluster.comes("first", REQUESTS[2]);
         for at in 0..600 {
             let name = format!("p{at:03}");
-            cluster.comes(&name, REQUESTS[0]);
-            cluster.delete(&name);
+            cluster.comes(&name, REQUESTS[0]).delete(&name);
         }
-        cluster.change_node("n000", |facts| facts.unschedulable = true);
-        cluster.comes("last", REQUESTS[2]);
+        cluster.change_node("n000", |facts| facts.unschedulable = true).comes("last", REQUESTS[2]);
         assert!(cluster.node_of("last").is_some_and(|node| node != "n000"));
     });
 }

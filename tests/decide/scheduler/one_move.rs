@@ -1,14 +1,9 @@
 //! One move that would help: named where the real scheduler would start the pod that waits, and the moved one elsewhere.
 
-use baton::contract::gang::GangId;
 use baton::contract::hint::LabelSelector;
-use baton::contract::{PodKey, key};
 use baton::decide::explain::{OneMove, Unadmitted, UnadmittedObject};
-use baton::decide::world::{BudgetFacts, PodFacts, WorldEvent};
 
-use crate::dice::Dice;
-use crate::harness::gangs::{declared, gang};
-use crate::harness::{TestScheduler, pod};
+use crate::prelude::*;
 
 fn asks(name: &str, gpus: u32, now: std::time::Duration) -> PodFacts {
     match gpus {
@@ -18,10 +13,7 @@ fn asks(name: &str, gpus: u32, now: std::time::Duration) -> PodFacts {
 }
 
 fn settle(cluster: &mut TestScheduler) {
-    for _ in 0..3 {
-        cluster.settle();
-        cluster.all_release();
-    }
+    (0..3).for_each(|_| cluster.settled().all_release());
 }
 
 fn found(cluster: &mut TestScheduler, name: &str) -> Option<OneMove> {
@@ -109,7 +101,7 @@ fn one_move_is_named_just_where_the_scheduler_would_start_both_pods() {
 #[test]
 fn a_move_that_a_budget_forbids_is_named_with_it_and_for_gangs_too() {
     let mut cluster = TestScheduler::on("a", 4);
-    cluster.pod("x", &[(key::NVIDIA_GPU, "1")]);
+    cluster.pod("x", ONE);
     settle(&mut cluster);
     cluster.node("c", 1);
     let member = |at: u32, now| {
@@ -124,7 +116,7 @@ fn a_move_that_a_budget_forbids_is_named_with_it_and_for_gangs_too() {
     assert!(answer.objects[0].headline.ends_with("; one move would help: ml/x from a to c"), "{answer:?}");
     let alone = cluster.what_if(asks("new", 4, cluster.now));
     assert!(alone.headline.ends_with("; one move would help: ml/x from a to c"), "{}", alone.headline);
-    (0..2).for_each(|at| cluster.submit(member(at, cluster.now)));
+    (0..2).for_each(|at| _ = cluster.submit(member(at, cluster.now)));
     settle(&mut cluster);
     let of_gang = cluster.scheduler.explain_gang(&GangId::new("ml", "train").unwrap(), cluster.moment()).unwrap();
     assert_eq!(of_gang.one_move.as_ref().map(|found| &*found.pod), Some("ml/x"), "{of_gang:?}");

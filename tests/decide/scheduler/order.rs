@@ -2,20 +2,11 @@
 //!
 //! Every world is its seed. `ORDER_SEED` runs one world, `ORDER_WORLDS` sets how many are run.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
-
-use baton::contract::{PodKey, key};
 use baton::decide::core::queue::Item as Queued;
-use baton::decide::core::rules::plugins::DefaultSet;
-use baton::decide::pod::Deletion;
-use baton::decide::scheduler::Config;
-use baton::decide::world::{Node, PodFacts};
+use baton::decide::world::Node;
 
-use crate::dice::Dice;
-use crate::harness::gangs::{declared, gang};
-use crate::harness::tyjobs::{TestJobs, key as key_of};
-use crate::harness::{TestScheduler, pod, wall};
+use crate::harness::tyjobs::key as key_of;
+use crate::prelude::*;
 
 const GPUS: u32 = 8;
 
@@ -56,7 +47,7 @@ impl Cluster {
     fn new(nodes: u32, config: Config) -> Self {
         let mut jobs = TestJobs::with(config);
         jobs.cluster.watchful = false;
-        (0..nodes).for_each(|n| jobs.node(&format!("n{n}"), 64, GPUS));
+        (0..nodes).for_each(|n| _ = jobs.node(&format!("n{n}"), 64, GPUS));
         Self { jobs, waiting: Vec::new(), running: Vec::new() }
     }
 
@@ -158,7 +149,7 @@ impl Cluster {
         let at = dice.below(self.running.len() as u32) as usize;
         let item = &mut self.running[at];
         match item.kind {
-            Kind::Job => self.jobs.remove(&item.name),
+            Kind::Job => _ = self.jobs.remove(&item.name),
             Kind::Single => end_pod(&mut self.jobs, &item.name, dice),
             Kind::Gang => {
                 item.pods -= 1;
@@ -259,7 +250,7 @@ fn world(seed: u64) {
     // Nothing starves.
     for _ in 0..3 {
         cluster.deleted_go();
-        cluster.jobs.cluster.now += Duration::from_secs(1);
+        cluster.jobs.cluster.later(1);
         cluster.settle();
     }
     let room = cluster.free();
@@ -286,15 +277,14 @@ fn a_pod_for_which_a_node_is_kept_is_tried_although_one_of_its_template_is_older
     let mut cluster = TestScheduler::with(config, DefaultSet::default());
     for node in ["n", "m"] {
         cluster.node(node, GPUS);
-        (0..GPUS).for_each(|n| cluster.pod(&format!("{node}-{n}"), &[(key::NVIDIA_GPU, "1")]));
+        (0..GPUS).for_each(|n| _ = cluster.pod(&format!("{node}-{n}"), ONE));
         cluster.settle();
         while let Some(node) = cluster.locks.keys().next().cloned() {
             cluster.serves(&node);
         }
     }
     for name in ["older", "younger"] {
-        cluster.now += Duration::from_secs(1);
-        cluster.comes(name, &[(key::NVIDIA_GPU, &gpus(GPUS))]);
+        cluster.later(1).comes(name, &[(key::NVIDIA_GPU, &gpus(GPUS))]);
     }
     let kept_for = |cluster: &TestScheduler| {
         let item = cluster.scheduler.earmarks().all().first().map(|earmark| earmark.item().clone());
@@ -315,6 +305,5 @@ fn a_pod_for_which_a_node_is_kept_is_tried_although_one_of_its_template_is_older
     let is_kept = |(_, node): &(_, &Node)| node.kept_for.is_some();
     let node = cluster.world().nodes().find(is_kept).map(|(_, node)| node.name.to_string()).unwrap();
     (0..GPUS).for_each(|n| cluster.finish(&format!("{node}-{n}")));
-    cluster.settle();
-    assert_eq!((cluster.node_of("younger"), cluster.node_of("older")), (Some(&*node), None));
+    assert_eq!(cluster.settled().nodes_of(["younger", "older"]), [Some(&*node), None]);
 }

@@ -1,24 +1,13 @@
 //! Which node, which devices, and what is said when there are none.
 
-use std::time::Duration;
+use baton::contract::inventory::{DeviceHeld, HeldBy};
 
-use baton::contract::inventory::{DeviceHeld, DeviceStatus, HeldBy};
-use baton::contract::{AgentStatus, DeviceType, Identity, PodKey, key};
-use baton::decide::core::rules::plugins::{DefaultSet, NodesWithoutAgent};
-use baton::decide::explain::PodState;
-use baton::decide::scheduler::Config;
-use baton::decide::world::WorldEvent;
-use baton::decide::world::spec::{Taint, TaintEffect};
-
-use crate::harness::{TestScheduler, gpu_device, pod};
-
-const ONE: &[(&str, &str)] = &[(key::NVIDIA_GPU, "1")];
+use crate::prelude::*;
 
 #[test]
 fn a_pod_is_bound_with_its_devices_and_all_keys_in_one_binding_after_the_lock() {
     let mut cluster = TestScheduler::on("n", 8);
-    cluster.comes("a", &[(key::NVIDIA_GPU, "2")]);
-    assert_eq!(cluster.node_of("a"), Some("n"));
+    assert_eq!(cluster.comes("a", TWO).node_of("a"), Some("n"));
     assert_eq!((cluster.lock_writes, cluster.binds), (1, 1));
     assert_eq!(cluster.holder("n"), Some("a"));
     assert_eq!(cluster.devices_of("a").of(&DeviceType::Gpu).len(), 2);
@@ -41,7 +30,7 @@ fn while_its_effects_wait_the_engine_lets_time_pass_and_decides_nothing() {
 #[test]
 fn a_pod_without_devices_is_bound_without_a_lock() {
     let mut cluster = TestScheduler::on("n", 8);
-    cluster.comes("a", &[("cpu", "1")]);
+    cluster.comes("a", CPU);
     assert_eq!((cluster.node_of("a"), cluster.lock_writes, cluster.binds), (Some("n"), 0, 1));
 }
 
@@ -50,9 +39,7 @@ fn with_auto_the_lock_is_left_out_where_the_agent_identifies_exactly() {
     let config = Config { lock_mode: baton::decide::lock::LockMode::Auto, ..Config::default() };
     for (identity, writes) in [(Identity::Exact, 0), (Identity::Lock, 1)] {
         let mut cluster = TestScheduler::with(config.clone(), DefaultSet::default());
-        cluster.node("n", 8);
-        cluster.beat("n", identity, &[key::NVIDIA_GPU]);
-        cluster.comes("a", ONE);
+        cluster.node("n", 8).beat("n", identity, &[key::NVIDIA_GPU]).comes("a", ONE);
         assert_eq!((cluster.node_of("a"), cluster.lock_writes), (Some("n"), writes));
     }
 }
@@ -65,8 +52,7 @@ fn with_auto_a_lock_is_written_where_the_agent_needs_one_for_that_scheduler() {
         cluster.node("n", 8);
         let lockless = Some(lockless.iter().map(|name| (*name).to_owned()).collect());
         let exact = TestScheduler::status(Identity::Exact, &[key::NVIDIA_GPU]);
-        cluster.beat_status("n", AgentStatus { lockless, exceptions: None, ..exact });
-        cluster.comes("a", ONE);
+        cluster.beat_status("n", AgentStatus { lockless, exceptions: None, ..exact }).comes("a", ONE);
         assert_eq!((cluster.node_of("a"), cluster.lock_writes), (Some("n"), writes));
     }
 }
@@ -74,8 +60,7 @@ fn with_auto_a_lock_is_written_where_the_agent_needs_one_for_that_scheduler() {
 #[test]
 fn gpus_that_the_kubelet_offers_no_more_are_told_as_their_agents_trouble() {
     let mut cluster = TestScheduler::on("n", 8);
-    cluster.node("without", 0);
-    cluster.change_node("n", |facts| {
+    cluster.node("without", 0).change_node("n", |facts| {
         let mut left = (*facts.allocatable).clone();
         left.set(key::NVIDIA_GPU, "0".parse().unwrap());
         facts.allocatable = left.into();
@@ -86,9 +71,7 @@ fn gpus_that_the_kubelet_offers_no_more_are_told_as_their_agents_trouble() {
         cluster.conditions["a"],
         format!("0/2 nodes: 1 has a node daemon that is gone: the kubelet offers no nvidia.com/gpu, {few}")
     );
-    cluster.now += Duration::from_secs(120);
-    cluster.settle();
-    cluster.comes("b", ONE);
+    cluster.later(120).settled().comes("b", ONE);
     assert_eq!(cluster.conditions["b"], cluster.conditions["a"], "however long it is gone");
     cluster.node("n", 8);
     assert_eq!(cluster.settled().node_of("a"), Some("n"));
@@ -97,12 +80,11 @@ fn gpus_that_the_kubelet_offers_no_more_are_told_as_their_agents_trouble() {
 #[test]
 fn the_condition_counts_nodes_by_reason() {
     let mut cluster = TestScheduler::on_each(&["a", "b"], 2);
-    cluster.node("tainted", 8);
-    cluster.plain_node("agentless", 8);
+    cluster.node("tainted", 8).plain_node("agentless", 8);
     cluster.change_node("tainted", |facts| {
         facts.taints.push(Taint { key: "gpu".into(), value: "reserved".into(), effect: TaintEffect::NoSchedule });
     });
-    cluster.comes("big", &[(key::NVIDIA_GPU, "4")]);
+    cluster.comes("big", FOUR);
     assert_eq!(
         cluster.conditions["big"],
         "0/4 nodes: 2 have fewer than 4 GPUs in service, 1 has no live node daemon, 1 taint gpu=reserved"
@@ -116,23 +98,17 @@ fn the_condition_counts_nodes_by_reason() {
 #[test]
 fn a_parked_pod_wakes_when_devices_are_freed() {
     let mut cluster = TestScheduler::on("n", 2);
-    cluster.comes("first", &[(key::NVIDIA_GPU, "2")]);
-    cluster.agent_releases("n");
-    cluster.comes("second", ONE);
-    assert_eq!(cluster.node_of("second"), None);
+    assert_eq!(cluster.comes("first", TWO).agent_releases("n").comes("second", ONE).node_of("second"), None);
     let attempts = cluster.stats().attempts;
     cluster.change_node("n", |facts| facts.allocatable.milli_cpu += 1);
     assert!(cluster.settled().stats().attempts <= attempts + 1);
-    cluster.ends("first");
-    assert_eq!(cluster.node_of("second"), Some("n"));
+    assert_eq!(cluster.ends("first").node_of("second"), Some("n"));
 }
 
 #[test]
 fn a_stale_agent_takes_no_device_pods_until_it_is_back() {
     let mut cluster = TestScheduler::on("n", 8);
-    cluster.now += Duration::from_secs(90);
-    cluster.comes("a", ONE);
-    assert_eq!(cluster.conditions["a"], "0/1 nodes: 1 has no live node daemon");
+    assert_eq!(cluster.later(90).comes("a", ONE).conditions["a"], "0/1 nodes: 1 has no live node daemon");
     let said: Vec<_> = cluster.messages.iter().filter(|(of, ..)| of == "n").collect();
     let words = "the node daemon of n has not been heard for over a minute, so no new pod gets devices there; look: ";
     assert!(matches!(&*said, [(_, "NotServed", text)] if text.starts_with(words)), "{said:?}");
@@ -179,8 +155,7 @@ fn where_many_daemons_fall_silent_at_once_no_node_has_an_event() {
 #[test]
 fn a_name_that_the_agent_does_not_serve_or_the_kubelet_has_zeroed_is_named() {
     let mut cluster = TestScheduler::on("n", 8);
-    cluster.beat("n", Identity::Lock, &[key::NVIDIA_GPU]);
-    cluster.comes("a", &[(key::GPU_MEMORY_RATIO, "50")]);
+    cluster.beat("n", Identity::Lock, &[key::NVIDIA_GPU]).comes("a", &[(key::GPU_MEMORY_RATIO, "50")]);
     assert_eq!(
         cluster.conditions["a"],
         "0/1 nodes: 1 has a node daemon that does not serve koordinator.sh/gpu-memory-ratio"
@@ -197,17 +172,14 @@ fn a_name_that_the_agent_does_not_serve_or_the_kubelet_has_zeroed_is_named() {
 fn plain_nodes_are_judged_by_allocatable_alone() {
     let set = DefaultSet { without_agent: NodesWithoutAgent::Plain, ..DefaultSet::default() };
     let mut cluster = TestScheduler::with(Config::default(), set);
-    cluster.plain_node("n", 1);
-    cluster.pod("a", ONE);
-    cluster.comes("b", ONE);
+    cluster.plain_node("n", 1).pod("a", ONE).comes("b", ONE);
     assert_eq!((cluster.bound(), cluster.lock_writes), (1, 0), "no agent, no call, no lock");
 }
 
 #[test]
 fn an_invalid_request_says_which_rule_it_breaks_and_waits_for_no_event() {
     let mut cluster = TestScheduler::on("n", 8);
-    cluster.comes("a", &[(key::GPU_CORE, "50")]);
-    assert!(cluster.conditions["a"].contains("gpu-core alone"), "{}", cluster.conditions["a"]);
+    tells(&cluster.comes("a", &[(key::GPU_CORE, "50")]).conditions["a"], ["gpu-core alone"]);
     let attempts = cluster.stats().attempts;
     assert_eq!(cluster.after(20).stats().attempts, attempts);
 }
@@ -240,11 +212,9 @@ fn a_bound_pod_without_an_assignment_blocks_its_type_until_the_node_reports() {
 #[test]
 fn gpus_are_packed_onto_the_node_that_is_fullest() {
     let mut cluster = TestScheduler::on_each(&["a", "b", "c"], 8);
-    cluster.comes("first", &[(key::NVIDIA_GPU, "4")]);
+    cluster.comes("first", FOUR);
     let home = cluster.node_of("first").unwrap().to_owned();
-    cluster.agent_releases(&home);
-    cluster.pod("second", &[(key::NVIDIA_GPU, "2")]);
-    cluster.comes("whole", &[(key::NVIDIA_GPU, "8")]);
+    cluster.agent_releases(&home).pod("second", TWO).comes("whole", &[(key::NVIDIA_GPU, "8")]);
     assert_eq!(cluster.node_of("second"), Some(home.as_str()));
     assert_ne!(cluster.node_of("whole"), Some(home.as_str()));
 }
@@ -254,18 +224,14 @@ fn exclusivity_is_what_the_pod_asked_for_when_it_was_placed() {
     let share: &[(&str, &str)] = &[(key::GPU, "30")];
     let alone = Some(r#"{"gpu":{"exclusivePolicy":"DeviceLevel"}}"#.into());
     let mut cluster = TestScheduler::on("n", 1);
-    cluster.comes_as("first", share, |facts| facts.spec.wishes.hint = alone.clone());
-    cluster.serves("n");
+    cluster.comes_as("first", share, |facts| facts.spec.wishes.hint = alone.clone()).serves("n");
     // A user who may edit the pod neither opens what was promised to it …
-    cluster.change_pod("first", |facts| facts.spec.wishes.hint = None);
-    cluster.comes("second", share);
-    assert_eq!((cluster.node_of("first"), cluster.node_of("second")), (Some("n"), None));
-    cluster.goes("first");
-    assert_eq!(cluster.node_of("second"), Some("n"));
+    cluster.change_pod("first", |facts| facts.spec.wishes.hint = None).comes("second", share);
+    assert_eq!(cluster.nodes_of(["first", "second"]), [Some("n"), None]);
+    assert_eq!(cluster.goes("first").node_of("second"), Some("n"));
     cluster.serves("n");
     // … nor closes what it shares.
-    cluster.change_pod("second", |facts| facts.spec.wishes.hint = alone);
-    cluster.comes("third", share);
+    cluster.change_pod("second", |facts| facts.spec.wishes.hint = alone).comes("third", share);
     assert_eq!(cluster.node_of("third"), Some("n"));
 }
 
@@ -284,15 +250,13 @@ fn a_gated_pod_is_left_in_peace_and_told_of_where_somebody_asks() {
 #[test]
 fn what_a_bound_pod_holds_is_what_its_first_version_says() {
     let mut cluster = TestScheduler::on("n", 2);
-    cluster.comes("first", ONE);
-    cluster.serves("n");
+    cluster.comes("first", ONE).serves("n");
     let other = i32::from(cluster.devices_of("first").of(&DeviceType::Gpu)[0].minor == 0);
     for text in [None, Some(format!(r#"{{"gpu":[{{"minor":{other},"id":"GPU-n-{other}","resources":{{}}}}]}}"#))] {
         cluster.change_pod("first", |facts| facts.handoff.assignment.device_allocated = text.map(Into::into));
         cluster.settle();
     }
-    cluster.comes("second", ONE);
-    assert_eq!(cluster.node_of("second"), Some("n"));
+    assert_eq!(cluster.comes("second", ONE).node_of("second"), Some("n"));
     assert_eq!(cluster.devices_of("second").of(&DeviceType::Gpu)[0].minor, other);
 }
 
@@ -304,9 +268,7 @@ fn an_annotation_on_a_pod_that_asks_for_nothing_holds_nothing() {
     let device = gpu_device("n", 1).spec.devices[0].id.clone();
     let text = format!(r#"{{"gpu":[{{"minor":0,"id":"{device}","resources":{{"koordinator.sh/gpu-core":"100"}}}}]}}"#);
     forged.handoff.assignment.device_allocated = Some(text.into());
-    cluster.submit(forged);
-    cluster.comes("real", ONE);
-    assert_eq!(cluster.node_of("real"), Some("n"));
+    assert_eq!(cluster.submit(forged).comes("real", ONE).node_of("real"), Some("n"));
 }
 
 #[test]
@@ -314,24 +276,18 @@ fn an_absurd_request_leaves_the_nodes_accounts_as_they_were() {
     let mut cluster = TestScheduler::on("n", 0);
     cluster.comes("large", &[("cpu", "60")]);
     cluster.pod_as("absurd", &[("cpu", "10P")], |facts| facts.handoff.node = Some("n".into()));
-    cluster.comes("small", &[("cpu", "8")]);
-    assert_eq!(cluster.node_of("small"), None);
-    cluster.goes("absurd");
-    assert_eq!(cluster.after(2).node_of("small"), None, "60 of 64 are in use");
-    cluster.goes("large");
-    assert_eq!(cluster.node_of("small"), Some("n"));
+    assert_eq!(cluster.comes("small", &[("cpu", "8")]).node_of("small"), None);
+    assert_eq!(cluster.goes("absurd").after(2).node_of("small"), None, "60 of 64 are in use");
+    assert_eq!(cluster.goes("large").node_of("small"), Some("n"));
 }
 
 #[test]
 fn a_live_read_that_comes_after_the_deletion_brings_no_pod_back() {
     let mut cluster = TestScheduler::on("n", 1);
-    cluster.comes("gone", ONE);
-    assert_eq!(cluster.node_of("gone"), Some("n"));
+    assert_eq!(cluster.comes("gone", ONE).node_of("gone"), Some("n"));
     cluster.serves("n");
     let read = cluster.pods.values().next().unwrap().clone();
-    cluster.delete("gone");
-    cluster.event(WorldEvent::PodRead(Box::new(read)));
-    cluster.comes("other", ONE);
+    cluster.delete("gone").event(WorldEvent::PodRead(Box::new(read))).comes("other", ONE);
     assert_eq!(cluster.node_of("other"), Some("n"));
 }
 
@@ -343,9 +299,7 @@ fn a_pod_that_only_a_live_read_shows_does_not_stay() {
     brief.handoff.node = Some("n".into());
     brief.handoff.assignment.device_allocated =
         Some(r#"{"gpu":[{"id":"GPU-n-0","minor":0,"resources":{"koordinator.sh/gpu-core":"100"}}]}"#.into());
-    cluster.event(WorldEvent::PodRead(Box::new(brief)));
-    cluster.comes("other", ONE);
-    assert_eq!(cluster.node_of("other"), Some("n"));
+    assert_eq!(cluster.event(WorldEvent::PodRead(Box::new(brief))).comes("other", ONE).node_of("other"), Some("n"));
 }
 
 #[test]

@@ -1,54 +1,43 @@
 //! Room at the cost of pods of lower priority: who leaves, who may not take the room, and that no pod leaves in vain.
 
-use std::time::Duration;
-
-use baton::contract::{PodKey, key};
 use baton::decide::audit::check;
-use baton::decide::pod::{Deletion, Phase};
-use baton::decide::world::spec::{Spread, Taint, TaintEffect};
-use baton::decide::world::{BudgetFacts, PodId, World, WorldEvent};
+use baton::decide::world::{PodId, World};
 
-use crate::harness::parts::{labels_of, near, spread, with_label};
-use crate::harness::{TestScheduler, pod, wall};
-
-const ONE: &[(&str, &str)] = &[(key::NVIDIA_GPU, "1")];
-const TWO: &[(&str, &str)] = &[(key::NVIDIA_GPU, "2")];
+use crate::prelude::*;
 
 fn id(world: &World, name: &str) -> PodId {
     world.pod_by_key(&PodKey::new("ml", name)).unwrap().id
 }
 
-fn submit(cluster: &mut TestScheduler, name: &str, limits: &[(&str, &str)], priority: i32) {
-    cluster.comes_as(name, limits, |facts| {
-        facts.spec.priority = priority;
-        facts.spec.labels = labels_of("app", name);
-    });
-    // The agent serves the bound pod.
-    cluster.all_release();
-    cluster.settle();
+impl TestScheduler {
+    fn arrives(&mut self, name: &str, limits: &[(&str, &str)], priority: i32) -> &mut Self {
+        self.comes_as(name, limits, |facts| {
+            facts.spec.priority = priority;
+            facts.spec.labels = labels_of("app", name);
+        });
+        // The agent serves the bound pod.
+        self.all_release();
+        self.settled()
+    }
 }
 
 /// A node of one GPU with `low` on it, which is evicted for `high`.
 fn high_over_low() -> TestScheduler {
     let mut cluster = TestScheduler::on("n", 1);
-    submit(&mut cluster, "low", ONE, 1);
-    submit(&mut cluster, "high", ONE, 9);
+    cluster.arrives("low", ONE, 1).arrives("high", ONE, 9);
     cluster
 }
 
 #[test]
 fn the_least_important_pod_leaves_and_its_devices_go_to_the_pod_that_it_left_for() {
     let mut cluster = TestScheduler::on("n", 2);
-    submit(&mut cluster, "low", ONE, 1);
-    submit(&mut cluster, "middle", ONE, 5);
+    cluster.arrives("low", ONE, 1).arrives("middle", ONE, 5);
     let freed = cluster.devices_of("low");
-    submit(&mut cluster, "high", ONE, 9);
-    assert_eq!(cluster.evicted, ["low"]);
+    assert_eq!(cluster.arrives("high", ONE, 9).evicted, ["low"]);
     assert_eq!(cluster.node_of("high"), None, "nothing is taken before the victim is gone");
-    assert!(cluster.conditions["high"].contains("evicting ml/low from node n"), "{}", cluster.conditions["high"]);
+    tells(&cluster.conditions["high"], ["evicting ml/low from node n"]);
     assert_eq!(cluster.pods[&PodKey::new("ml", "high")].spec.nominated.as_deref(), Some("n"));
-    cluster.goes("low");
-    assert_eq!(cluster.node_of("high"), Some("n"));
+    assert_eq!(cluster.goes("low").node_of("high"), Some("n"));
     assert_eq!(cluster.devices_of("high"), freed);
     assert!(cluster.nominations() == 0);
 }
@@ -56,9 +45,7 @@ fn the_least_important_pod_leaves_and_its_devices_go_to_the_pod_that_it_left_for
 #[test]
 fn no_pod_leaves_where_it_would_not_help_or_where_the_pod_never_preempts() {
     let mut cluster = TestScheduler::on("n", 2);
-    submit(&mut cluster, "low", ONE, 1);
-    submit(&mut cluster, "equal", ONE, 9);
-    submit(&mut cluster, "too-big", TWO, 9);
+    cluster.arrives("low", ONE, 1).arrives("equal", ONE, 9).arrives("too-big", TWO, 9);
     assert_eq!(cluster.evicted, Vec::<String>::new());
     cluster.comes_as("polite", ONE, |facts| (facts.spec.priority, facts.spec.never_preempts) = (9, true));
     assert_eq!(cluster.evicted, Vec::<String>::new());
@@ -67,19 +54,15 @@ fn no_pod_leaves_where_it_would_not_help_or_where_the_pod_never_preempts() {
 #[test]
 fn no_pod_is_evicted_twice_while_victims_are_leaving() {
     let mut cluster = TestScheduler::on("n", 2);
-    submit(&mut cluster, "a", ONE, 1);
-    submit(&mut cluster, "b", ONE, 1);
-    submit(&mut cluster, "high", ONE, 9);
-    cluster.pod("other", &[("cpu", "1")]);
+    cluster.arrives("a", ONE, 1).arrives("b", ONE, 1).arrives("high", ONE, 9).pod("other", CPU);
     assert_eq!(cluster.after(5).evicted.len(), 1, "{:?}", cluster.evicted);
 }
 
 #[test]
 fn the_room_is_closed_to_equal_and_lower_priority_until_the_nominated_pod_has_it() {
     let mut cluster = high_over_low();
-    submit(&mut cluster, "rival", ONE, 5);
-    cluster.change_pod("high", |facts| facts.spec.gates = vec!["later".into()]);
-    cluster.goes("low");
+    cluster.arrives("rival", ONE, 5);
+    cluster.change_pod("high", |facts| facts.spec.gates = vec!["later".into()]).goes("low");
     assert_eq!(
         (cluster.node_of("rival"), cluster.node_of("high")),
         (None, None),
@@ -95,16 +78,14 @@ fn the_free_part_of_room_is_closed_while_victims_and_their_processes_leave() {
     let rivals: &[&[(&str, &str)]] = &[ONE, &[(key::GPU, "100")], &[(key::GPU, "50")]];
     for (high, rival) in forms.iter().flat_map(|high| rivals.iter().map(move |rival| (*high, *rival))) {
         let mut cluster = TestScheduler::on("n", 2);
-        submit(&mut cluster, "low", ONE, 1);
+        cluster.arrives("low", ONE, 1);
         cluster.change_pod("low", |facts| {
             facts.handoff.phase = Phase::Running;
             facts.handoff.containers.iter_mut().for_each(|container| container.running = true);
         });
-        submit(&mut cluster, "high", high, 9);
-        submit(&mut cluster, "rival", rival, 5);
+        cluster.arrives("high", high, 9).arrives("rival", rival, 5);
         assert_eq!(cluster.node_of("rival"), None, "a victim of {high:?} leaves, and {rival:?} waits");
-        cluster.goes("low");
-        cluster.wait(5);
+        cluster.goes("low").wait(5);
         let placed = (cluster.node_of("rival"), cluster.node_of("high"));
         assert_eq!(placed, (None, None), "processes of the victim of {high:?} run, and {rival:?} waits");
         assert_eq!(cluster.after(40).node_of("high"), Some("n"), "{high:?} beside {rival:?}");
@@ -115,25 +96,20 @@ fn the_free_part_of_room_is_closed_while_victims_and_their_processes_leave() {
 #[test]
 fn a_more_important_pod_may_take_the_room() {
     let mut cluster = TestScheduler::on("n", 1);
-    submit(&mut cluster, "low", ONE, 1);
-    submit(&mut cluster, "high", ONE, 5);
-    cluster.delete("low");
-    cluster.comes_as("higher", ONE, |facts| facts.spec.priority = 9);
-    assert_eq!((cluster.node_of("higher"), cluster.node_of("high")), (Some("n"), None));
+    cluster.arrives("low", ONE, 1).arrives("high", ONE, 5);
+    cluster.delete("low").comes_as("higher", ONE, |facts| facts.spec.priority = 9);
+    assert_eq!(cluster.nodes_of(["higher", "high"]), [Some("n"), None]);
 }
 
 #[test]
 fn a_budget_is_kept_where_another_node_needs_none_broken_and_broken_otherwise() {
     let mut cluster = TestScheduler::on_each(&["a", "b"], 1);
-    submit(&mut cluster, "guarded", ONE, 1);
-    submit(&mut cluster, "free", ONE, 4);
+    cluster.arrives("guarded", ONE, 1).arrives("free", ONE, 4);
     let selector = with_label("app", "guarded");
     let budget = BudgetFacts { selector: Some(selector), allowed: 0 };
-    cluster.event(WorldEvent::Budget(PodKey::new("ml", "guard"), budget));
-    submit(&mut cluster, "first", ONE, 9);
+    cluster.event(WorldEvent::Budget(PodKey::new("ml", "guard"), budget)).arrives("first", ONE, 9);
     assert_eq!(cluster.evicted, ["free"], "the more important pod leaves, for no budget guards it");
-    submit(&mut cluster, "second", ONE, 9);
-    assert_eq!(cluster.evicted, ["free", "guarded"], "a budget is a preference");
+    assert_eq!(cluster.arrives("second", ONE, 9).evicted, ["free", "guarded"], "a budget is a preference");
 }
 
 #[test]
@@ -147,10 +123,7 @@ fn a_victim_whose_eviction_was_lost_is_evicted_again() {
 /// Three full nodes; the deletion of `low-0` has begun, and its grace period is that long.
 fn one_leaves(grace: u64) -> TestScheduler {
     let mut cluster = TestScheduler::new();
-    for n in 0..3 {
-        cluster.node(&format!("n{n}"), 1);
-        submit(&mut cluster, &format!("low-{n}"), ONE, 1);
-    }
+    (0..3).for_each(|n| _ = cluster.node(&format!("n{n}"), 1).arrives(&format!("low-{n}"), ONE, 1));
     cluster.wait(100);
     leaves(&mut cluster, "low-0", grace);
     cluster
@@ -164,9 +137,7 @@ fn leaves(cluster: &mut TestScheduler, name: &str, grace: u64) {
 #[test]
 fn a_pod_that_leaves_soon_is_waited_for_and_no_other_is_evicted() {
     let mut cluster = one_leaves(300);
-    submit(&mut cluster, "high", ONE, 9);
-    cluster.wait(299);
-    assert_eq!((cluster.evicted.len(), cluster.nominations()), (0, 1));
+    assert_eq!((cluster.arrives("high", ONE, 9).after(299).evicted.len(), cluster.nominations()), (0, 1));
     let explained = cluster.explain(&PodKey::new("ml", "high")).unwrap().verdict;
     let room = explained.room.unwrap();
     let until = wall(cluster.now + Duration::from_secs(61));
@@ -174,8 +145,7 @@ fn a_pod_that_leaves_soon_is_waited_for_and_no_other_is_evicted() {
     assert_eq!(room, format!("room is made on node {node}: ml/low-0 leaves by {until:.0}"));
     assert!(explained.message.contains(&room), "{}", explained.message);
     assert!(!explained.advice.iter().any(|advice| advice.contains("ask for less")), "{:?}", explained.advice);
-    cluster.goes("low-0");
-    assert!(cluster.node_of("high").is_some());
+    assert!(cluster.goes("low-0").node_of("high").is_some());
 }
 
 /// The API server's clock is not this one's: what counts is how long the grace period is, from when its deletion was seen.
@@ -187,32 +157,26 @@ fn a_clock_that_is_ahead_or_behind_evicts_no_second_victim() {
             let deletion = facts.handoff.deleting.as_mut().unwrap();
             deletion.at += jiff::SignedDuration::from_secs(skew);
         });
-        submit(&mut cluster, "high", ONE, 9);
-        cluster.wait(29);
+        cluster.arrives("high", ONE, 9).wait(29);
         assert_eq!((cluster.evicted.len(), cluster.nominations()), (0, 1), "{skew} s");
-        cluster.goes("low-0");
-        assert!(cluster.node_of("high").is_some(), "{skew} s");
+        assert!(cluster.goes("low-0").node_of("high").is_some(), "{skew} s");
     }
 }
 
 #[test]
 fn a_pod_that_leaves_late_is_not_waited_for_where_another_makes_room() {
     let mut cluster = one_leaves(100_000);
-    submit(&mut cluster, "high", ONE, 9);
-    assert_eq!(cluster.evicted.len(), 1, "{}", cluster.conditions["high"]);
+    assert_eq!(cluster.arrives("high", ONE, 9).evicted.len(), 1, "{}", cluster.conditions["high"]);
     assert_ne!(cluster.evicted[0], "low-0");
     let victim = cluster.evicted[0].clone();
-    cluster.goes(&victim);
-    assert!(cluster.node_of("high").is_some());
+    assert!(cluster.goes(&victim).node_of("high").is_some());
 }
 
 #[test]
 fn a_pod_that_stays_past_its_grace_period_holds_no_other_up() {
     for restart in [false, true] {
         let mut cluster = one_leaves(30);
-        submit(&mut cluster, "high", ONE, 9);
-        cluster.wait(88);
-        assert_eq!((cluster.evicted.len(), cluster.nominations()), (0, 1));
+        assert_eq!((cluster.arrives("high", ONE, 9).after(88).evicted.len(), cluster.nominations()), (0, 1));
         if restart {
             cluster.restart();
         }
@@ -224,17 +188,16 @@ fn a_pod_that_stays_past_its_grace_period_holds_no_other_up() {
         assert_eq!(cluster.after(300).evicted.len(), 2, "{:?}", cluster.evicted);
         assert_ne!(cluster.evicted[0], cluster.evicted[1]);
         assert_eq!(cluster.nominations(), 0, "no node can make room any more");
-        cluster.goes("low-0");
-        assert!(cluster.node_of("high").is_some(), "it did leave");
+        assert!(cluster.goes("low-0").node_of("high").is_some(), "it did leave");
     }
 }
 
 #[test]
 fn a_victim_whose_eviction_never_comes_about_keeps_no_room_for_ever() {
     let mut cluster = TestScheduler::on("n", 1);
-    submit(&mut cluster, "low", ONE, 1);
+    cluster.arrives("low", ONE, 1);
     cluster.lost_evictions = usize::MAX;
-    submit(&mut cluster, "high", ONE, 9);
+    cluster.arrives("high", ONE, 9);
     let until = |cluster: &TestScheduler| {
         let all = cluster.scheduler.preemption().all();
         all.values().next().map(|nomination| nomination.until)
@@ -251,13 +214,9 @@ fn a_victim_whose_eviction_never_comes_about_keeps_no_room_for_ever() {
 #[test]
 fn a_successor_waits_for_the_victims_of_its_predecessor() {
     let mut cluster = TestScheduler::on("n", 8);
-    submit(&mut cluster, "low", &[(key::NVIDIA_GPU, "8")], 1);
-    submit(&mut cluster, "high", &[(key::NVIDIA_GPU, "8")], 9);
-    cluster.restart();
-    cluster.settle();
-    assert_eq!((cluster.evicted.len(), cluster.nominations()), (1, 1));
-    cluster.goes("low");
-    assert_eq!(cluster.node_of("high"), Some("n"));
+    cluster.arrives("low", &[(key::NVIDIA_GPU, "8")], 1).arrives("high", &[(key::NVIDIA_GPU, "8")], 9).restart();
+    assert_eq!((cluster.settled().evicted.len(), cluster.nominations()), (1, 1));
+    assert_eq!(cluster.goes("low").node_of("high"), Some("n"));
 }
 
 /// Two nodes of one zone: a victim on the first, and `high` nominated to that.
@@ -269,20 +228,19 @@ fn nominated_in_a_zone(change: impl FnOnce(&mut baton::decide::world::PodSpec)) 
             facts.labels = [("zone".to_owned(), "z".to_owned()), ("host".to_owned(), node.to_owned())].into();
         });
     }
-    submit(&mut cluster, "low", ONE, 1);
+    cluster.arrives("low", ONE, 1);
     let mut high = pod("high", ONE, cluster.now);
     high.spec.priority = 9;
     high.spec.labels = labels_of("app", "high");
     change(&mut high.spec);
-    cluster.enters(high);
-    assert_eq!(cluster.pods[&PodKey::new("ml", "high")].spec.nominated.as_deref(), Some("n1"));
+    assert_eq!(cluster.enters(high).pods[&PodKey::new("ml", "high")].spec.nominated.as_deref(), Some("n1"));
     cluster
 }
 
 #[test]
 fn a_pod_is_not_bound_near_one_that_is_only_nominated() {
     let mut cluster = nominated_in_a_zone(|_| {});
-    cluster.comes_as("friend", &[("cpu", "1")], |facts| facts.spec.affinity = vec![near("high", "zone")]);
+    cluster.comes_as("friend", CPU, |facts| facts.spec.affinity = vec![near("high", "zone")]);
     assert_eq!(cluster.node_of("friend"), None, "whether it ever comes is not known");
     cluster.goes("low");
     assert!(cluster.after(2).node_of("high").is_some() && cluster.node_of("friend").is_some());
@@ -291,14 +249,14 @@ fn a_pod_is_not_bound_near_one_that_is_only_nominated() {
 #[test]
 fn a_nominated_pods_anti_affinity_closes_its_own_node_and_no_other() {
     let mut cluster = nominated_in_a_zone(|spec| spec.anti_affinity = vec![near("rival", "zone")]);
-    cluster.comes_as("rival", &[("cpu", "1")], |facts| facts.spec.labels = labels_of("app", "rival"));
+    cluster.comes_as("rival", CPU, |facts| facts.spec.labels = labels_of("app", "rival"));
     assert_eq!(cluster.node_of("rival"), Some("n2"));
 }
 
 #[test]
 fn a_pod_that_keeps_away_from_a_nominated_one_does_not_take_its_node() {
     let mut cluster = nominated_in_a_zone(|_| {});
-    cluster.comes_as("shy", &[("cpu", "1")], |facts| {
+    cluster.comes_as("shy", CPU, |facts| {
         facts.spec.anti_affinity = vec![near("high", "host")];
         facts.spec.node_selector = labels_of("host", "one");
     });
@@ -309,7 +267,7 @@ fn a_pod_that_keeps_away_from_a_nominated_one_does_not_take_its_node() {
 fn a_nominated_pod_fills_no_place_of_a_spread_that_must_hold() {
     let mut cluster = nominated_in_a_zone(|_| {});
     let placed = |cluster: &mut TestScheduler, name: &str| {
-        cluster.comes_as(name, &[("cpu", "1")], |facts| {
+        cluster.comes_as(name, CPU, |facts| {
             facts.spec.labels = labels_of("app", "high");
             facts.spec.node_selector = labels_of("host", "two");
             facts.spec.spread = vec![Spread { honor_affinity: false, ..spread("high", "host") }];
@@ -324,10 +282,7 @@ fn a_nominated_pod_fills_no_place_of_a_spread_that_must_hold() {
 #[test]
 fn a_pod_makes_room_elsewhere_when_the_node_that_others_leave_for_it_dies() {
     let mut cluster = TestScheduler::on_each(&["n1", "n2"], 1);
-    submit(&mut cluster, "first", ONE, 1);
-    submit(&mut cluster, "second", ONE, 2);
-    submit(&mut cluster, "high", ONE, 9);
-    assert_eq!(cluster.evicted, ["first"]);
+    assert_eq!(cluster.arrives("first", ONE, 1).arrives("second", ONE, 2).arrives("high", ONE, 9).evicted, ["first"]);
     let dead = cluster.node_of("first").unwrap().to_owned();
     cluster.change_node(&dead, |facts| {
         facts.taints = vec![Taint {
@@ -338,16 +293,15 @@ fn a_pod_makes_room_elsewhere_when_the_node_that_others_leave_for_it_dies() {
     });
     cluster.settle();
     assert_eq!(cluster.after(11).evicted, ["first", "second"], "the first one's kubelet never says that it is gone");
-    cluster.goes("second");
-    assert!(cluster.node_of("high").is_some_and(|node| node != dead));
+    assert!(cluster.goes("second").node_of("high").is_some_and(|node| node != dead));
 }
 
 #[test]
 fn a_nomination_that_was_not_written_is_tried_again_for_as_long_as_it_holds() {
     let mut cluster = TestScheduler::on("n", 1);
-    submit(&mut cluster, "low", ONE, 1);
+    cluster.arrives("low", ONE, 1);
     cluster.lost_nominations = 3;
-    submit(&mut cluster, "high", ONE, 9);
+    cluster.arrives("high", ONE, 9);
     let nominated = |cluster: &TestScheduler| cluster.pods[&PodKey::new("ml", "high")].spec.nominated.clone();
     assert_eq!((nominated(&cluster), cluster.lost_nominations), (None, 2));
     cluster.wait(1);
@@ -368,8 +322,7 @@ fn a_nomination_whose_removal_was_not_written_is_removed_again() {
     assert_eq!(nominated(&cluster).as_deref(), Some("n"));
     // The node refuses it for good, whichever pod leaves.
     cluster.lost_nominations = 1;
-    cluster.change_node("n", |facts| facts.unschedulable = true);
-    cluster.wait(11);
+    cluster.change_node("n", |facts| facts.unschedulable = true).wait(11);
     assert_eq!((cluster.nominations(), cluster.lost_nominations), (0, 0));
     cluster.wait(2);
     assert_eq!(nominated(&cluster), None);
@@ -378,22 +331,17 @@ fn a_nomination_whose_removal_was_not_written_is_removed_again() {
 #[test]
 fn a_lost_nomination_of_a_pod_that_is_bound_or_gone_is_not_written_again() {
     let mut cluster = TestScheduler::on("n", 2);
-    submit(&mut cluster, "low", ONE, 1);
-    submit(&mut cluster, "low-too", ONE, 1);
+    cluster.arrives("low", ONE, 1).arrives("low-too", ONE, 1);
     cluster.lost_nominations = 2;
-    submit(&mut cluster, "first", ONE, 9);
-    submit(&mut cluster, "second", ONE, 9);
-    cluster.delete("second");
-    cluster.goes("low");
-    assert_eq!(cluster.node_of("first"), Some("n"));
+    cluster.arrives("first", ONE, 9).arrives("second", ONE, 9);
+    assert_eq!(cluster.delete("second").goes("low").node_of("first"), Some("n"));
     assert_eq!(cluster.after(60).nomination_writes, 0);
 }
 
 #[test]
 fn every_change_of_the_accounts_makes_a_newer_generation() {
     let mut cluster = TestScheduler::on("n", 2);
-    submit(&mut cluster, "low", ONE, 1);
-    submit(&mut cluster, "large", TWO, 0);
+    cluster.arrives("low", ONE, 1).arrives("large", TWO, 0);
     let mut world = cluster.world().clone();
     let (low, waits, node) = (id(&world, "low"), id(&world, "large"), world.node_id("n").unwrap());
     let mut last = world.generation();
@@ -412,13 +360,12 @@ fn every_change_of_the_accounts_makes_a_newer_generation() {
 fn the_lowest_priority_and_the_rules_about_others_are_those_of_placed_pods() {
     let mut cluster = TestScheduler::on("n", 8);
     for (name, priority) in [("one", 1), ("two", 1), ("five", 5)] {
-        submit(&mut cluster, name, ONE, priority);
+        cluster.arrives(name, ONE, priority);
     }
     for (name, lowest) in [("one", Some(1)), ("two", Some(5)), ("five", None)] {
-        cluster.ends(name);
-        assert_eq!(cluster.world().lowest_priority(), lowest);
+        assert_eq!(cluster.ends(name).world().lowest_priority(), lowest);
     }
-    submit(&mut cluster, "plain", ONE, 0);
+    cluster.arrives("plain", ONE, 0);
     cluster.change_node("n", |facts| drop(facts.labels.insert("zone".into(), "z".into())));
     for name in ["needs", "prefers"] {
         let mut facts = pod(name, ONE, cluster.now);
@@ -426,8 +373,7 @@ fn the_lowest_priority_and_the_rules_about_others_are_those_of_placed_pods() {
             "needs" => facts.spec.affinity = vec![near("plain", "zone")],
             _ => facts.spec.pods_preferred = vec![(1, near("plain", "zone"))],
         }
-        cluster.enters(facts);
-        cluster.agent_releases("n");
+        cluster.enters(facts).agent_releases("n");
     }
     let names: Vec<_> = cluster.world().placed_with_affinity().map(|pod| pod.key().name.to_string()).collect();
     assert_eq!(names, ["needs", "prefers"]);
@@ -437,7 +383,7 @@ fn the_lowest_priority_and_the_rules_about_others_are_those_of_placed_pods() {
 fn the_room_of_one_nominated_pod_is_given_back_and_not_the_others() {
     let mut cluster = TestScheduler::on("n", 1);
     for (name, priority) in [("low", 1), ("first", 0), ("second", 0)] {
-        submit(&mut cluster, name, ONE, priority);
+        cluster.arrives(name, ONE, priority);
     }
     let mut world = cluster.world().clone();
     let (first, second, node) = (id(&world, "first"), id(&world, "second"), world.node_id("n").unwrap());
@@ -449,8 +395,7 @@ fn the_room_of_one_nominated_pod_is_given_back_and_not_the_others() {
 #[test]
 fn a_lost_node_is_not_forgotten_while_a_dry_run_has_its_pods() {
     let mut cluster = TestScheduler::on("n", 2);
-    submit(&mut cluster, "low", ONE, 1);
-    submit(&mut cluster, "large", TWO, 0);
+    cluster.arrives("low", ONE, 1).arrives("large", TWO, 0);
     let mut world = cluster.world().clone();
     let (low, waits, node) = (id(&world, "low"), id(&world, "large"), world.node_id("n").unwrap());
     for event in [WorldEvent::NodeGone("n".into()), WorldEvent::DevicesGone("n".into())] {

@@ -1,24 +1,16 @@
 //! Ratings by the figures that kube-scheduler's rules give, worked out by hand; and those that only know devices.
 
-use baton::cluster::pod::LightPod;
 use baton::contract::image::ImageName;
-use baton::contract::inventory::DeviceInfo;
-use baton::contract::{Identity, PodKey, key};
 use baton::decide::core::rules::plugins::{
-    DefaultSet, Disabled, InterPodAffinity, Listed, Point, RatioConfig, Strategy as Scoring, Weights, default_plugins,
+    Disabled, InterPodAffinity, Listed, Point, RatioConfig, Strategy as Scoring, Weights, default_plugins,
 };
 use baton::decide::core::rules::{NodeScore, Slots, View};
-use baton::decide::scheduler::Config;
-use baton::decide::world::spec::Spread;
-use baton::decide::world::{PodFacts, Qos, Rated, WorldEvent};
+use baton::decide::world::{Qos, Rated};
 use proptest::prelude::*;
-use serde_json::json;
 
-use crate::harness::parts::{labels_of, near, spread};
-use crate::harness::{TestScheduler, gpu_device, pod};
+use crate::prelude::*;
 
 const HALF: &[(&str, &str)] = &[(key::GPU, "50")];
-const ONE: &[(&str, &str)] = &[(key::NVIDIA_GPU, "1")];
 const CPU: &[(&str, &str)] = &[("cpu", "16"), ("memory", "64Gi")];
 
 /// The default set with these scores and no others.
@@ -64,42 +56,86 @@ fn normal(rated: &[(String, i64, i64)]) -> Vec<(&str, i64)> {
     rated.iter().map(|(node, _, score)| (node.as_str(), *score)).collect()
 }
 
-/// The node lists these images, of so many MiB.
-fn lists(cluster: &mut TestScheduler, node: &str, images: &[(&str, i64)]) {
-    let listed = |(name, size): &(&str, i64)| (ImageName::listed(name), *size << 20);
-    let mut listed: Vec<_> = images.iter().map(listed).collect();
-    listed.sort_unstable();
-    cluster.change_node(node, |facts| facts.images = listed.into());
+impl TestScheduler {
+    fn runs_on(&mut self, mut facts: PodFacts, node: &str) -> &mut Self {
+        facts.handoff.node = Some(node.into());
+        self.submit(facts)
+    }
+
+    /// The node lists these images, of so many MiB.
+    fn lists(&mut self, node: &str, images: &[(&str, i64)]) -> &mut Self {
+        let listed = |(name, size): &(&str, i64)| (ImageName::listed(name), *size << 20);
+        let mut listed: Vec<_> = images.iter().map(listed).collect();
+        listed.sort_unstable();
+        self.change_node(node, |facts| facts.images = listed.into())
+    }
+
+    /// Puts a pod with these limits on the node.
+    fn put(&mut self, node: &str, name: &str, limits: &[(&str, &str)]) -> &mut Self {
+        let mut facts = pod(name, limits, self.now);
+        facts.spec.node_selector = labels_of("only", node);
+        self.change_node(node, |facts| facts.labels = labels_of("only", node)).enters(facts);
+        assert_eq!(self.node_of(name), Some(node));
+        self.serves(node)
+    }
+
+    /// Nodes without devices, each with its zone (none when empty) and its own hostname.
+    fn zones(&mut self, nodes: &[(&str, &str)]) -> &mut Self {
+        for (name, zone) in nodes {
+            self.plain_node(name, 0).change_node(name, |facts| {
+                facts.labels.insert("kubernetes.io/hostname".into(), (*name).into());
+                if !zone.is_empty() {
+                    facts.labels.insert("zone".into(), (*zone).into());
+                }
+            });
+        }
+        self
+    }
+
+    /// A node of so many whole GPUs and MIG devices of one profile, seven to a parent.
+    fn cut(&mut self, node: &str, whole: u32, migs: i32) -> &mut Self {
+        let mut device = gpu_device(node, whole);
+        let parent = |at: i32| format!("GPU-{node}-{}", whole as i32 + at / 7);
+        device.spec.devices.extend((0..migs).map(|at| DeviceInfo {
+            id: baton::contract::DeviceId::parse(&format!("MIG-{node}-{at}")).unwrap(),
+            minor: whole as i32 + at / 7,
+            labels: [(key::MIG_PROFILE.to_owned(), "1g.10gb".to_owned()), (key::PARENT.to_owned(), parent(at))].into(),
+            resources: [(MIG.to_owned(), "1".parse().unwrap())].into(),
+            ..gpu_device(node, 1).spec.devices.remove(0)
+        }));
+        self.plain_node(node, whole);
+        self.change_node(node, |facts| facts.allocatable.set(MIG, baton::contract::Quantity::units(i64::from(migs))));
+        self.event(WorldEvent::Devices(Box::new(device)));
+        self.beat(node, Identity::Lock, &[key::NVIDIA_GPU, MIG])
+    }
 }
 
 #[test]
 fn an_image_draws_pods_by_its_size_and_by_how_many_nodes_have_it() {
     let set = scored(&[("ImageLocality", 1)]);
     let mut cluster = cluster(set.clone());
-    ["a", "b", "c", "d"].iter().for_each(|name| cluster.plain_node(name, 0));
-    lists(&mut cluster, "a", &[("train:latest", 1000), ("small:1", 22)]);
+    ["a", "b", "c", "d"].iter().for_each(|name| _ = cluster.plain_node(name, 0));
+    cluster.lists("a", &[("train:latest", 1000), ("small:1", 22)]);
     let mut facts = labelled("p", "x");
     facts.spec.images = ["train", "small:1"].map(ImageName::asked).into();
     cluster.submit(facts);
     let score =
         |cluster: &TestScheduler| normal(&rate(cluster, &set, "p")).iter().map(|(_, score)| *score).collect::<Vec<_>>();
     assert_eq!(score(&cluster), [23, 0, 0, 0], "a quarter of 1000 and of 22 MiB");
-    lists(&mut cluster, "b", &[("train:latest", 7000)]);
+    cluster.lists("b", &[("train:latest", 7000)]);
     assert_eq!(score(&cluster), [49, 48, 0, 0], "half of the size that was reported first");
     cluster.event(WorldEvent::NodeGone("d".into()));
     assert_eq!(score(&cluster), [66, 65, 0], "two of three nodes");
-    lists(&mut cluster, "a", &[]);
+    cluster.lists("a", &[]);
     assert_eq!(score(&cluster), [0, 31, 0], "one of three nodes");
-    lists(&mut cluster, "b", &[]);
-    lists(&mut cluster, "c", &[("train:latest", 7000)]);
+    cluster.lists("b", &[]).lists("c", &[("train:latest", 7000)]);
     assert_eq!(score(&cluster), [0, 0, 100], "its size is reported again once no node has it");
 }
 
 #[test]
 fn images_are_forgotten_where_no_rule_asks_for_them() {
     let mut cluster = cluster(DefaultSet::default());
-    cluster.plain_node("a", 0);
-    lists(&mut cluster, "a", &[("train:latest", 1000)]);
+    cluster.plain_node("a", 0).lists("a", &[("train:latest", 1000)]);
     let mut facts = labelled("p", "x");
     facts.spec.images = [ImageName::asked("train")].into();
     cluster.submit(facts);
@@ -109,29 +145,11 @@ fn images_are_forgotten_where_no_rule_asks_for_them() {
     assert_eq!(world.image(ImageName::listed("train:latest")), None);
 }
 
-/// Nodes without devices, each with its zone (none when empty) and its own hostname.
-fn zones(cluster: &mut TestScheduler, nodes: &[(&str, &str)]) {
-    for (name, zone) in nodes {
-        cluster.plain_node(name, 0);
-        cluster.change_node(name, |facts| {
-            facts.labels.insert("kubernetes.io/hostname".into(), (*name).into());
-            if !zone.is_empty() {
-                facts.labels.insert("zone".into(), (*zone).into());
-            }
-        });
-    }
-}
-
 fn labelled(name: &str, app: &str) -> PodFacts {
     let mut facts = pod(name, &[("cpu", "1")], std::time::Duration::from_secs(1));
     facts.spec.labels.insert("app".into(), app.into());
     facts.handoff.scheduler_name = "other".into();
     facts
-}
-
-fn bound(cluster: &mut TestScheduler, mut facts: PodFacts, node: &str) {
-    facts.handoff.node = Some(node.into());
-    cluster.submit(facts);
 }
 
 fn anyway(topology_key: &str) -> Spread {
@@ -142,9 +160,9 @@ fn anyway(topology_key: &str) -> Spread {
 fn soft_spreading_prefers_empty_domains_and_weighs_constraints_by_their_number() {
     let set = scored(&[("PodTopologySpread", 1)]);
     let mut cluster = cluster(set.clone());
-    zones(&mut cluster, &[("a", "z0"), ("b", "z0"), ("c", "z1"), ("d", "")]);
+    cluster.zones(&[("a", "z0"), ("b", "z0"), ("c", "z1"), ("d", "")]);
     for (name, node) in [("x1", "a"), ("x2", "a"), ("x3", "b"), ("x4", "c"), ("x5", "d")] {
-        bound(&mut cluster, labelled(name, "x"), node);
+        cluster.runs_on(labelled(name, "x"), node);
     }
     let mut facts = labelled("new", "x");
     facts.spec.spread = vec![anyway("zone")];
@@ -163,9 +181,7 @@ fn soft_spreading_prefers_empty_domains_and_weighs_constraints_by_their_number()
 fn a_pod_without_soft_constraints_is_rated_alike_everywhere() {
     let set = scored(&[("PodTopologySpread", 1)]);
     let mut cluster = cluster(set.clone());
-    zones(&mut cluster, &[("a", "z0"), ("b", "z1")]);
-    bound(&mut cluster, labelled("x1", "x"), "a");
-    cluster.submit(labelled("new", "x"));
+    cluster.zones(&[("a", "z0"), ("b", "z1")]).runs_on(labelled("x1", "x"), "a").submit(labelled("new", "x"));
     assert_eq!(normal(&rate(&cluster, &set, "new")), [("a", 100), ("b", 100)]);
 }
 
@@ -173,9 +189,8 @@ fn a_pod_without_soft_constraints_is_rated_alike_everywhere() {
 fn preferences_draw_and_push_whoever_has_them() {
     let mut set = scored(&[("InterPodAffinity", 1)]);
     let mut cluster = cluster(set.clone());
-    zones(&mut cluster, &[("a", "z0"), ("b", "z1"), ("c", "z2")]);
-    bound(&mut cluster, labelled("x", "x"), "a");
-    bound(&mut cluster, labelled("y", "y"), "b");
+    cluster.zones(&[("a", "z0"), ("b", "z1"), ("c", "z2")]).runs_on(labelled("x", "x"), "a");
+    cluster.runs_on(labelled("y", "y"), "b");
     let mut new = labelled("new", "new");
     new.spec.pods_preferred = vec![(10, near("x", "zone")), (-5, near("y", "zone"))];
     cluster.submit(new);
@@ -183,12 +198,12 @@ fn preferences_draw_and_push_whoever_has_them() {
     assert_eq!(normal(&rate(&cluster, &set, "new")), [("a", 100), ("b", 0), ("c", 33)]);
     let mut fan = labelled("fan", "fan");
     fan.spec.pods_preferred = vec![(20, near("new", "zone"))];
-    bound(&mut cluster, fan, "c");
+    cluster.runs_on(fan, "c");
     // 10, -5, 20.
     assert_eq!(normal(&rate(&cluster, &set, "new")), [("a", 60), ("b", 0), ("c", 100)]);
     let mut shy = labelled("shy", "shy");
     shy.spec.affinity = vec![near("new", "zone")];
-    bound(&mut cluster, shy, "b");
+    cluster.runs_on(shy, "b");
     let raw = |set: &DefaultSet, cluster: &TestScheduler| {
         rate(cluster, set, "new").iter().map(|node| node.1).collect::<Vec<_>>()
     };
@@ -204,15 +219,14 @@ fn preferences_draw_and_push_whoever_has_them() {
 #[test]
 fn pods_that_others_draw_are_drawn_by_the_engine_too() {
     let mut cluster = cluster(DefaultSet::default());
-    zones(&mut cluster, &[("a", "z0"), ("b", "z1"), ("c", "z2")]);
+    cluster.zones(&[("a", "z0"), ("b", "z1"), ("c", "z2")]);
     let mut fan = labelled("fan", "fan");
     fan.spec.pods_preferred = vec![(20, near("new", "zone"))];
-    bound(&mut cluster, fan, "c");
+    cluster.runs_on(fan, "c");
     for at in 0..3 {
         let mut facts = labelled(&format!("new{at}"), "new");
         facts.handoff.scheduler_name = crate::harness::OURS.into();
-        cluster.enters(facts);
-        assert_eq!(cluster.node_of(&format!("new{at}")), Some("c"));
+        assert_eq!(cluster.enters(facts).node_of(&format!("new{at}")), Some("c"));
     }
 }
 
@@ -234,8 +248,7 @@ fn least_most_and_balanced_give_kube_schedulers_figures() {
         set
     };
     let mut cluster = cluster(DefaultSet::default());
-    cluster.plain_node("n", 0);
-    cluster.submit(rated("new", CPU));
+    cluster.plain_node("n", 0).submit(rated("new", CPU));
     let score = |cluster: &TestScheduler, set: &DefaultSet, name: &str| rate(cluster, set, name)[0].2;
     // 64 CPUs, 512Gi: 75% and 87.5% stay free.
     assert_eq!(score(&cluster, &fit(Scoring::LeastAllocated(both())), "new"), 81);
@@ -246,7 +259,7 @@ fn least_most_and_balanced_give_kube_schedulers_figures() {
     // 25% and 12.5%: a deviation of 6.25%; before, there was none.
     let balanced = scored(&[("NodeResourcesBalancedAllocation", 1)]);
     assert_eq!(score(&cluster, &balanced, "new"), 50 + (50 + 93 - 100) / 2);
-    bound(&mut cluster, rated("old", &[("memory", "64Gi")]), "n");
+    cluster.runs_on(rated("old", &[("memory", "64Gi")]), "n");
     // Before, 0% and 12.5%: 93. With the pod, 25% and 25%: 100.
     assert_eq!(score(&cluster, &balanced, "new"), 50 + (50 + 100 - 93) / 2);
     cluster.submit(rated("idle", &[]));
@@ -258,9 +271,7 @@ fn gpus_weigh_by_what_their_devices_have_left_whatever_name_asks_for_them() {
     let mut set = scored(&[("NodeResourcesFit", 1)]);
     set.choice.strategy = Scoring::MostAllocated(Weights::new([(key::NVIDIA_GPU.to_owned(), 1)]).unwrap());
     let mut cluster = cluster(set.clone());
-    cluster.node("n", 8);
-    cluster.submit(rated("two", &[(key::NVIDIA_GPU, "2")]));
-    cluster.submit(rated("half", HALF));
+    cluster.node("n", 8).submit(rated("two", &[(key::NVIDIA_GPU, "2")])).submit(rated("half", HALF));
     assert_eq!((rate(&cluster, &set, "two")[0].2, rate(&cluster, &set, "half")[0].2), (25, 6));
 }
 
@@ -268,9 +279,7 @@ fn gpus_weigh_by_what_their_devices_have_left_whatever_name_asks_for_them() {
 fn a_share_goes_to_a_rest_and_cpu_is_not_taken_from_gpus() {
     let set = scored(&[("GpuPatience", 1)]);
     let mut cluster = cluster(set.clone());
-    for node in ["a", "b"] {
-        cluster.node(node, 8);
-    }
+    ["a", "b"].into_iter().for_each(|node| _ = cluster.node(node, 8));
     cluster.plain_node("plain", 0);
     for at in 0..3 {
         let facts = rated(&format!("whole{at}"), &[(key::NVIDIA_GPU, "1"), ("cpu", "4")]);
@@ -279,8 +288,7 @@ fn a_share_goes_to_a_rest_and_cpu_is_not_taken_from_gpus() {
     let mut first = rated("first", HALF);
     first.handoff.assignment.device_allocated =
         Some(r#"{"gpu":[{"minor":0,"id":"GPU-a-0","resources":{"koordinator.sh/gpu-core":"50","koordinator.sh/gpu-memory":"40Gi","koordinator.sh/gpu-memory-ratio":"50"}}]}"#.into());
-    bound(&mut cluster, first, "a");
-    cluster.submit(rated("new", HALF));
+    cluster.runs_on(first, "a").submit(rated("new", HALF));
     let new = rate(&cluster, &set, "new");
     assert_eq!(new.iter().map(|(node, ..)| node.as_str()).collect::<Vec<_>>(), ["a", "b"]);
     assert!(new[0].1 > new[1].1 + 20, "half a GPU is left over on a, on b a whole one is broken up: {new:?}");
@@ -300,14 +308,11 @@ fn a_new_leader_learns_from_the_live_pods_in_order_of_creation() {
     let typical = |cluster: &TestScheduler| cluster.world().mix().worth().map(|worth| worth.tables().kinds.clone());
     let first = typical(&cluster).expect("tables before the first pod");
     assert!(first[0].iter().all(|(kind, part)| (kind.gpus, kind.share, *part) == (1, 100, 1.0)), "{first:?}");
-    for at in 0..100 {
-        cluster.enters(rated(&format!("p{at}"), &[(key::GPU, "30"), ("cpu", "1")]));
-    }
+    (0..100).for_each(|at| _ = cluster.enters(rated(&format!("p{at}"), &[(key::GPU, "30"), ("cpu", "1")])));
     let learned = typical(&cluster).unwrap();
     assert_eq!(learned[0][0].0.share, 30, "{learned:?}");
     let epoch = cluster.world().mix().epoch();
-    cluster.step_down();
-    cluster.lead();
+    cluster.step_down().lead();
     assert!(cluster.settled().world().mix().epoch() > epoch);
     let again = typical(&cluster).unwrap();
     assert_eq!(again[0][0].0.share, 30);
@@ -342,9 +347,7 @@ fn nodes_that_many_pods_must_use_are_spared_by_the_others() {
 #[test]
 fn nothing_is_learned_where_no_rule_asks_for_it() {
     let mut cluster = cluster(DefaultSet::default());
-    cluster.node("a", 8);
-    cluster.enters(rated("new", HALF));
-    assert!(cluster.world().mix().worth().is_none());
+    assert!(cluster.node("a", 8).enters(rated("new", HALF)).world().mix().worth().is_none());
 }
 
 #[test]
@@ -383,16 +386,14 @@ fn with_qos_sort_the_better_served_class_goes_first_among_equal_priorities() {
     set.choice.lists.change(Point::QueueSort, vec![Listed { name: "QoSSort", weight: 1 }], &Disabled::All);
     for (set, expected) in [(set, "guaranteed"), (DefaultSet::default(), "best-effort")] {
         let mut cluster = cluster(set);
-        cluster.plain_node("n", 0);
-        cluster.change_node("n", |facts| facts.unschedulable = true);
+        cluster.plain_node("n", 0).change_node("n", |facts| facts.unschedulable = true);
         for (name, qos) in
             [("best-effort", Qos::BestEffort), ("burstable", Qos::Burstable), ("guaranteed", Qos::Guaranteed)]
         {
             let mut facts = rated(name, &[("cpu", "64")]);
             facts.handoff.scheduler_name = crate::harness::OURS.into();
             facts.spec.qos = qos;
-            cluster.submit(facts);
-            cluster.now += std::time::Duration::from_secs(1);
+            cluster.submit(facts).later(1);
         }
         assert_eq!(cluster.settled().bound(), 0);
         // All three are woken at once; there is room for one.
@@ -410,9 +411,7 @@ proptest! {
     ) {
         let place = || {
             let mut cluster = cluster(sets().swap_remove(which));
-            for name in ["a", "b", "c"] {
-                cluster.node(name, 4);
-            }
+            ["a", "b", "c"].into_iter().for_each(|name| _ = cluster.node(name, 4));
             for (at, (request, cpu)) in pods.iter().enumerate() {
                 let cpu = cpu.to_string();
                 let gpu: &[(&str, &str)] = [&[][..], ONE, HALF, &[(key::NVIDIA_GPU, "2")]][*request];
@@ -458,46 +457,15 @@ pub fn sets() -> Vec<DefaultSet> {
     vec![DefaultSet::default(), packing, spreading, fragments, images]
 }
 
-/// A node of so many whole GPUs and MIG devices of one profile, seven to a parent.
-fn cut(cluster: &mut TestScheduler, node: &str, whole: u32, migs: i32) {
-    let mut device = gpu_device(node, whole);
-    let parent = |at: i32| format!("GPU-{node}-{}", whole as i32 + at / 7);
-    device.spec.devices.extend((0..migs).map(|at| DeviceInfo {
-        id: baton::contract::DeviceId::parse(&format!("MIG-{node}-{at}")).unwrap(),
-        minor: whole as i32 + at / 7,
-        labels: [(key::MIG_PROFILE.to_owned(), "1g.10gb".to_owned()), (key::PARENT.to_owned(), parent(at))].into(),
-        resources: [(MIG.to_owned(), "1".parse().unwrap())].into(),
-        ..gpu_device(node, 1).spec.devices.remove(0)
-    }));
-    cluster.plain_node(node, whole);
-    cluster.change_node(node, |facts| facts.allocatable.set(MIG, baton::contract::Quantity::units(i64::from(migs))));
-    cluster.event(WorldEvent::Devices(Box::new(device)));
-    cluster.beat(node, Identity::Lock, &[key::NVIDIA_GPU, MIG]);
-}
-
 const MIG: &str = "nvidia.com/mig-1g.10gb";
-
-/// Puts a pod with these limits on the node.
-fn put(cluster: &mut TestScheduler, node: &str, name: &str, limits: &[(&str, &str)]) {
-    let mut facts = pod(name, limits, cluster.now);
-    facts.spec.node_selector = labels_of("only", node);
-    cluster.change_node(node, |facts| facts.labels = labels_of("only", node));
-    cluster.enters(facts);
-    assert_eq!(cluster.node_of(name), Some(node));
-    cluster.serves(node);
-}
 
 #[test]
 fn a_request_for_mig_devices_fills_a_node_by_as_many_as_it_asks_for() {
     let mut set = scored(&[("RequestedToCapacityRatio", 1)]);
     set.ratio = RatioConfig::new(vec![(0, 0), (100, 10)], vec![(key::NVIDIA_GPU.to_owned(), 1)]).unwrap();
     let mut cluster = cluster(set.clone());
-    cut(&mut cluster, "a", 0, 7);
-    cut(&mut cluster, "b", 0, 14);
-    put(&mut cluster, "a", "three", &[(MIG, "3")]);
-    put(&mut cluster, "b", "seven", &[(MIG, "7")]);
-    cluster.hold = true;
-    cluster.pod("asks", &[(MIG, "1")]);
+    cluster.cut("a", 0, 7).cut("b", 0, 14).put("a", "three", &[(MIG, "3")]);
+    cluster.put("b", "seven", &[(MIG, "7")]).hold(true).pod("asks", &[(MIG, "1")]);
     let rated = rate(&cluster, &set, "asks");
     assert_eq!(rated, [("a".to_owned(), 57, 57), ("b".to_owned(), 57, 57)], "4 of 7 and 8 of 14");
 }
@@ -507,10 +475,8 @@ fn on_a_mixed_node_mig_requests_look_at_mig_devices_and_others_at_whole_gpus() {
     let mut set = scored(&[("RequestedToCapacityRatio", 1)]);
     set.ratio = RatioConfig::new(vec![(0, 0), (100, 10)], vec![(key::NVIDIA_GPU.to_owned(), 1)]).unwrap();
     let mut cluster = cluster(set.clone());
-    cut(&mut cluster, "m", 4, 7);
-    put(&mut cluster, "m", "whole", &[(key::NVIDIA_GPU, "1")]);
-    put(&mut cluster, "m", "parts", &[(MIG, "5")]);
-    cluster.hold = true;
+    cluster.cut("m", 4, 7).put("m", "whole", &[(key::NVIDIA_GPU, "1")]);
+    cluster.put("m", "parts", &[(MIG, "5")]).hold(true);
     for (name, asked, score) in [("mig", MIG, 86), ("gpu", key::NVIDIA_GPU, 50)] {
         cluster.pod(name, &[(asked, "1")]);
         assert_eq!(rate(&cluster, &set, name), [("m".to_owned(), score, score)], "{name}: 6 of 7, 2 of 4");

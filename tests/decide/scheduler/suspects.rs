@@ -2,40 +2,33 @@
 //!
 //! `SUSPECT_SEEDS` sets how many streams of pods are run.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
-
-use baton::contract::inventory::DeviceStatus;
-use baton::contract::{DeviceType, key};
 use baton::decide::health::{Blame, ServeOutcome, Suspicion};
-use baton::decide::world::WorldEvent;
 
-use crate::dice::Dice;
-use crate::harness::parts::condition;
-use crate::harness::{TestScheduler, wall};
+use crate::prelude::*;
 
-const ONE: &[(&str, &str)] = &[(key::NVIDIA_GPU, "1")];
 const ALL: &[(&str, &str)] = &[(key::NVIDIA_GPU, "8")];
 
-/// The node's daemon says that it is suspect since then, or is not.
-fn publish(cluster: &mut TestScheduler, node: &str, suspect: Option<Duration>) {
-    let message = format!("disk of {node} full");
-    let conditions: Vec<_> = suspect
-        .map(|since| condition(DeviceStatus::SUSPECT, "MachineFailedPods", &message, wall(since)))
-        .into_iter()
-        .collect();
-    cluster.device(node, 8, |device| device.status = Some(DeviceStatus { conditions, ..DeviceStatus::default() }));
+impl TestScheduler {
+    /// The node's daemon says that it is suspect since then, or is not.
+    fn suspect(&mut self, node: &str, suspect: Option<Duration>) -> &mut Self {
+        let message = format!("disk of {node} full");
+        let conditions: Vec<_> = suspect
+            .map(|since| condition(DeviceStatus::SUSPECT, "MachineFailedPods", &message, wall(since)))
+            .into_iter()
+            .collect();
+        self.device(node, 8, |device| device.status = Some(DeviceStatus { conditions, ..DeviceStatus::default() }))
+    }
 }
 
 fn nodes(count: u32) -> TestScheduler {
     let mut cluster = TestScheduler::new();
-    (0..count).for_each(|n| cluster.node(&format!("n{n}"), 8));
+    (0..count).for_each(|n| _ = cluster.node(&format!("n{n}"), 8));
     cluster
 }
 
 /// Which nodes took one of `count` pods that want a whole node.
 fn taken(cluster: &mut TestScheduler, count: u32) -> BTreeSet<String> {
-    (0..count).for_each(|n| cluster.pod(&format!("p{n}"), ALL));
+    (0..count).for_each(|n| _ = cluster.pod(&format!("p{n}"), ALL));
     cluster.settle();
     (0..count).filter_map(|n| cluster.node_of(&format!("p{n}")).map(str::to_owned)).collect()
 }
@@ -44,18 +37,14 @@ fn taken(cluster: &mut TestScheduler, count: u32) -> BTreeSet<String> {
 fn the_earliest_of_many_suspects_are_heeded_up_to_thirty_percent_of_the_nodes() {
     let mut cluster = nodes(10);
     for n in [7, 5, 9, 1] {
-        cluster.now += Duration::from_secs(1);
+        cluster.later(1);
         let now = cluster.now;
-        publish(&mut cluster, &format!("n{n}"), Some(now));
+        cluster.suspect(&format!("n{n}"), Some(now));
     }
     // Without a Device object it counts for nothing.
     cluster.event(WorldEvent::DevicesGone("n0".into()));
     assert_eq!(taken(&mut cluster, 10), ["n1", "n2", "n3", "n4", "n6", "n8", "n9"].map(str::to_owned).into(), "2 of 9");
-    assert!(
-        cluster.conditions["p9"].contains("2 NodeSuspect: the machine has failed pods"),
-        "{}",
-        cluster.conditions["p9"]
-    );
+    tells(&cluster.conditions["p9"], ["2 NodeSuspect: the machine has failed pods"]);
     let explained =
         |cluster: &TestScheduler, node: &str| cluster.scheduler.explain_node(node, cluster.moment()).unwrap();
     let (heeded, other) = (explained(&cluster, "n7"), explained(&cluster, "n9"));
@@ -63,8 +52,7 @@ fn the_earliest_of_many_suspects_are_heeded_up_to_thirty_percent_of_the_nodes() 
     assert_eq!((heeded.suspect, other.suspect.as_deref()), (None, Some("disk of n9 full")));
     assert_eq!(cluster.queue_report().unheeded, ["n1", "n9"].map(str::to_owned).into());
     // The third counts as soon as a first one is trusted, and a pod that waits hears of that one.
-    publish(&mut cluster, "n7", None);
-    cluster.settle();
+    cluster.suspect("n7", None).settle();
     assert!((0..10).any(|n| cluster.node_of(&format!("p{n}")) == Some("n7")));
     assert!(!explained(&cluster, "n9").takes_devices);
 }
@@ -72,30 +60,25 @@ fn the_earliest_of_many_suspects_are_heeded_up_to_thirty_percent_of_the_nodes() 
 #[test]
 fn of_three_nodes_none_goes_out_and_pods_without_devices_never_mind() {
     let mut cluster = nodes(3);
-    publish(&mut cluster, "n1", Some(Duration::ZERO));
+    cluster.suspect("n1", Some(Duration::ZERO));
     assert_eq!(taken(&mut cluster, 3).len(), 3);
     let mut cluster = nodes(4);
-    (0..4).for_each(|n| cluster.change_node(&format!("n{n}"), |node| node.unschedulable = n != 1));
-    publish(&mut cluster, "n1", Some(Duration::ZERO));
-    cluster.pod("plain", &[]);
-    cluster.comes("gpu", ONE);
-    assert_eq!((cluster.node_of("plain"), cluster.node_of("gpu")), (Some("n1"), None));
+    (0..4).for_each(|n| _ = cluster.change_node(&format!("n{n}"), |node| node.unschedulable = n != 1));
+    cluster.suspect("n1", Some(Duration::ZERO)).pod("plain", &[]).comes("gpu", ONE);
+    assert_eq!(cluster.nodes_of(["plain", "gpu"]), [Some("n1"), None]);
 }
 
 #[test]
 fn a_pod_on_its_way_to_a_node_that_becomes_suspect_goes_elsewhere() {
     let mut cluster = nodes(4);
-    (0..12).for_each(|n| cluster.pod(&format!("p{n}"), ONE));
+    (0..12).for_each(|n| _ = cluster.pod(&format!("p{n}"), ONE));
     // Packed on one node, they wait for its lock one after another.
     let node = cluster.settled().node_of("p0").unwrap().to_owned();
     let before = (0..12).filter(|n| cluster.node_of(&format!("p{n}")) == Some(&node)).count();
     assert!(before < 8, "some wait");
     let now = cluster.now;
-    publish(&mut cluster, &node, Some(now));
-    for _ in 0..12 {
-        cluster.settle();
-        cluster.all_release();
-    }
+    cluster.suspect(&node, Some(now));
+    (0..12).for_each(|_| cluster.settled().all_release());
     let there = (0..12).filter(|n| cluster.node_of(&format!("p{n}")) == Some(&node)).count();
     assert_eq!((there, cluster.bound()), (before, 12), "no further one went there, and all have a place");
 }
@@ -112,18 +95,18 @@ fn black_hole(seed: u64, heeded: bool) -> (usize, Option<u64>) {
         if seconds == 600 {
             return (lost, None);
         }
-        cluster.now += Duration::from_secs(1);
+        cluster.later(1);
         let now = cluster.now;
         if seconds.is_multiple_of(30) {
             cluster.beat_all();
         }
         if heeded && suspicion.age(now) {
-            publish(&mut cluster, "n0", None);
+            cluster.suspect("n0", None);
         }
         for name in ends.extract_if(.., |_, end| *end <= now).map(|(name, _)| name).collect::<Vec<_>>() {
             cluster.delete(&name);
         }
-        std::mem::take(&mut waiting).iter().for_each(|name| cluster.pod(name, ONE));
+        std::mem::take(&mut waiting).iter().for_each(|name| _ = cluster.pod(name, ONE));
         cluster.settle();
         for node in cluster.locks.keys().cloned().collect::<Vec<_>>() {
             let pod = cluster.holder(&node).expect("it names its holder").to_owned();
@@ -137,7 +120,7 @@ fn black_hole(seed: u64, heeded: bool) -> (usize, Option<u64>) {
             waiting.push(format!("again-{lost}"));
             let failed = ServeOutcome::Failed { blame: Blame::Node(DeviceType::Gpu), why: "CDI spec".into() };
             if suspicion.note(failed, now) && heeded {
-                publish(&mut cluster, "n0", Some(now));
+                cluster.suspect("n0", Some(now));
             }
         }
     }

@@ -1,19 +1,10 @@
 //! Claims that wait for their first consumer: the node is chosen, the claim gets its volume there, and only then is the node
 //! locked and the pod bound.
 
-use std::time::Duration;
+use baton::decide::world::spec::{NodeOperator, NodeRequirement};
+use baton::decide::world::{AccessModes, ClaimFacts, VolumeFacts};
 
-use baton::contract::{PodKey, key};
-use baton::decide::core::rules::plugins::DefaultSet;
-use baton::decide::explain::PodState;
-use baton::decide::scheduler::Config;
-use baton::decide::world::spec::{NodeOperator, NodeRequirement, VolumeUse};
-use baton::decide::world::{AccessModes, ClaimFacts, ClassFacts, VolumeFacts, WorldEvent};
-
-use crate::harness::parts::{among, labels_of, with_label};
-use crate::harness::{TestScheduler, pod};
-
-const ONE: &[(&str, &str)] = &[(key::NVIDIA_GPU, "1")];
+use crate::prelude::*;
 
 fn once() -> AccessModes {
     AccessModes::of(["ReadWriteOnce"])
@@ -23,10 +14,7 @@ fn once() -> AccessModes {
 fn cluster() -> TestScheduler {
     let mut cluster = TestScheduler::with(Config::default(), DefaultSet::default());
     for name in ["a", "b"] {
-        cluster.node(name, 8);
-        cluster.change_node(name, |facts| {
-            facts.labels.insert("zone".into(), name.into());
-        });
+        cluster.node(name, 8).change_node(name, |facts| _ = facts.labels.insert("zone".into(), name.into()));
     }
     cluster
 }
@@ -39,16 +27,17 @@ pub fn with_class(provisions: bool) -> TestScheduler {
 }
 
 impl TestScheduler {
-    pub fn class(&mut self, name: &str, provisions: bool, zones: &[&str]) {
+    pub fn class(&mut self, name: &str, provisions: bool, zones: &[&str]) -> &mut Self {
         let zones: Vec<_> = zones.iter().map(|zone| (*zone).into()).collect();
         let topologies = if zones.is_empty() { vec![] } else { vec![vec![("zone".into(), zones)]] };
         self.event(WorldEvent::Class(
             name.into(),
             ClassFacts { waits: true, provisions, provisioner: "csi.example.com".into(), topologies },
         ));
+        self
     }
 
-    pub fn claim(&mut self, name: &str, gibibytes: i64, change: impl FnOnce(&mut ClaimFacts)) {
+    pub fn claim(&mut self, name: &str, gibibytes: i64, change: impl FnOnce(&mut ClaimFacts)) -> &mut Self {
         let mut facts = ClaimFacts {
             uid: format!("uid-{name}").into(),
             class: Some("local".into()),
@@ -59,18 +48,18 @@ impl TestScheduler {
         };
         change(&mut facts);
         self.claims.insert(PodKey::new("ml", name), facts);
-        self.tell_claim(&PodKey::new("ml", name));
+        self.tell_claim(&PodKey::new("ml", name))
     }
 
-    pub fn change_claim(&mut self, name: &str, change: impl FnOnce(&mut ClaimFacts)) {
+    pub fn change_claim(&mut self, name: &str, change: impl FnOnce(&mut ClaimFacts)) -> &mut Self {
         let key = PodKey::new("ml", name);
         let facts = self.claims.get_mut(&key).unwrap();
         change(facts);
         facts.version = format!("{}1", facts.version).into();
-        self.tell_claim(&key);
+        self.tell_claim(&key)
     }
 
-    pub fn volume(&mut self, name: &str, gibibytes: i64, at: &str) {
+    pub fn volume(&mut self, name: &str, gibibytes: i64, at: &str) -> &mut Self {
         let facts = VolumeFacts {
             required: Some(vec![among("zone", &[at])]),
             class: Some("local".into()),
@@ -81,7 +70,7 @@ impl TestScheduler {
             ..VolumeFacts::default()
         };
         self.volumes.insert(name.into(), facts);
-        self.tell_volume(name);
+        self.tell_volume(name)
     }
 
     /// The volume controller: every promised volume is bound on the claim's side too.
@@ -97,7 +86,7 @@ impl TestScheduler {
     }
 
     /// The provisioner makes the volume where the claim says.
-    pub fn provision(&mut self, claim: &str) {
+    pub fn provision(&mut self, claim: &str) -> &mut Self {
         let key = PodKey::new("ml", claim);
         let node = self.claims[&key].selected_node.clone().expect("a node is selected");
         self.volume(&format!("pv-{claim}"), 10, &node);
@@ -106,12 +95,13 @@ impl TestScheduler {
         facts.available = false;
         self.tell_volume(&format!("pv-{claim}"));
         self.control();
+        self
     }
 
-    pub fn pod_with_claims(&mut self, name: &str, claims: &[&str]) {
+    pub fn pod_with_claims(&mut self, name: &str, claims: &[&str]) -> &mut Self {
         let mut facts = pod(name, ONE, self.now);
         facts.spec.volumes = claims.iter().map(|claim| VolumeUse::Claim((*claim).into())).collect();
-        self.enters(facts);
+        self.enters(facts)
     }
 
     pub fn selected(&self, claim: &str) -> Option<&str> {
@@ -130,15 +120,11 @@ impl TestScheduler {
 #[test]
 fn the_node_is_selected_once_and_the_pod_is_bound_when_the_volume_is() {
     let mut cluster = cluster();
-    cluster.class("local", true, &["b"]);
-    cluster.claim("data", 10, |_| {});
-    cluster.pod_with_claims("p", &["data"]);
+    cluster.class("local", true, &["b"]).claim("data", 10, |_| {}).pod_with_claims("p", &["data"]);
     assert_eq!((cluster.selected("data"), cluster.node_of("p"), cluster.lock_writes), (Some("b"), None, 0));
     assert_eq!(cluster.state("p"), PodState::Preparing);
     // Whatever else happens to volumes meanwhile, it is not written again.
-    cluster.volume("other", 1, "a");
-    cluster.wait(30);
-    assert_eq!((cluster.volume_writes, cluster.bound()), (1, 0));
+    assert_eq!((cluster.volume("other", 1, "a").after(30).volume_writes, cluster.bound()), (1, 0));
     cluster.provision("data");
     assert_eq!((cluster.node_of("p"), cluster.holder("b"), cluster.volume_writes), (Some("b"), Some("p"), 1));
 }
@@ -146,53 +132,36 @@ fn the_node_is_selected_once_and_the_pod_is_bound_when_the_volume_is() {
 #[test]
 fn a_provisioner_that_gives_up_takes_the_node_away_and_another_one_is_chosen() {
     let mut cluster = with_class(true);
-    cluster.claim("data", 10, |_| {});
-    cluster.pod_with_claims("p", &["data"]);
+    cluster.claim("data", 10, |_| {}).pod_with_claims("p", &["data"]);
     let first = cluster.selected("data").unwrap().to_owned();
-    cluster.change_claim("data", |facts| facts.selected_node = None);
-    cluster.settle();
-    cluster.change_node(&first, |facts| facts.unschedulable = true);
-    cluster.settle();
-    assert!(cluster.conditions["p"].contains("could not make a volume for claim data"), "{}", cluster.conditions["p"]);
+    cluster.change_claim("data", |facts| facts.selected_node = None).settle();
+    cluster.change_node(&first, |facts| facts.unschedulable = true).settle();
+    tells(&cluster.conditions["p"], ["could not make a volume for claim data"]);
     assert!(cluster.notices.contains(&("p".into(), "FailedBinding")), "{:?}", cluster.notices);
     assert_eq!((cluster.bind_attempts(), cluster.lock_writes), (0, 0));
     let second = cluster.after(2).selected("data").unwrap().to_owned();
     assert_ne!(first, second);
-    cluster.provision("data");
-    assert_eq!(cluster.node_of("p"), Some(second.as_str()));
+    assert_eq!(cluster.provision("data").node_of("p"), Some(second.as_str()));
 }
 
 #[test]
 fn a_claim_that_gets_no_volume_in_ten_minutes_is_given_up_and_its_room_is_free() {
     let mut cluster = cluster();
-    cluster.class("local", true, &["a"]);
-    cluster.claim("data", 10, |_| {});
-    cluster.pod_with_claims("p", &["data"]);
+    cluster.class("local", true, &["a"]).claim("data", 10, |_| {}).pod_with_claims("p", &["data"]);
     assert_eq!(cluster.after(599).bind_attempts(), 1);
-    assert!(
-        cluster.after(1).conditions["p"].contains("waits for the volume of claim data for 600 s"),
-        "{}",
-        cluster.conditions["p"]
-    );
+    tells(&cluster.after(1).conditions["p"], ["waits for the volume of claim data for 600 s"]);
     // The annotation stands, as with kube-scheduler: the next try goes to that node.
     cluster.wait(2);
     assert_eq!((cluster.selected("data"), cluster.bind_attempts()), (Some("a"), 1));
-    cluster.provision("data");
-    assert_eq!(cluster.node_of("p"), Some("a"));
+    assert_eq!(cluster.provision("data").node_of("p"), Some("a"));
 }
 
 #[test]
 fn each_claim_gets_the_smallest_free_volume_of_its_node_and_none_is_given_twice() {
     let mut cluster = with_class(false);
-    cluster.volume("small", 5, "a");
-    cluster.volume("middle", 20, "b");
-    cluster.volume("large", 50, "b");
-    for name in ["one", "two", "three"] {
-        cluster.claim(name, 10, |_| {});
-    }
-    cluster.pod_with_claims("p", &["one"]);
-    cluster.pod_with_claims("q", &["two"]);
-    cluster.pod_with_claims("r", &["three"]);
+    cluster.volume("small", 5, "a").volume("middle", 20, "b").volume("large", 50, "b");
+    ["one", "two", "three"].into_iter().for_each(|name| _ = cluster.claim(name, 10, |_| {}));
+    cluster.pod_with_claims("p", &["one"]).pod_with_claims("q", &["two"]).pod_with_claims("r", &["three"]);
     assert_eq!(
         (cluster.promised("middle"), cluster.promised("large"), cluster.promised("small")),
         (Some("one"), Some("two"), None)
@@ -201,24 +170,16 @@ fn each_claim_gets_the_smallest_free_volume_of_its_node_and_none_is_given_twice(
     assert_eq!(cluster.conditions["r"], "0/2 nodes: 2 have no free volume for claim three");
     cluster.control();
     assert_eq!(cluster.bound(), 1, "the other one waits for the node's lock");
-    cluster.serves("b");
-    assert_eq!((cluster.node_of("p"), cluster.node_of("q")), (Some("b"), Some("b")));
-    cluster.volume("fresh", 10, "a");
-    cluster.settle();
-    cluster.control();
+    assert_eq!(cluster.serves("b").nodes_of(["p", "q"]), [Some("b"), Some("b")]);
+    cluster.volume("fresh", 10, "a").settled().control();
     assert_eq!(cluster.node_of("r"), Some("a"));
 }
 
 #[test]
 fn a_pod_with_two_claims_gets_both_on_one_node() {
     let mut cluster = with_class(false);
-    cluster.volume("a1", 10, "a");
-    cluster.volume("b1", 10, "b");
-    cluster.volume("b2", 10, "b");
-    cluster.claim("one", 10, |_| {});
-    cluster.claim("two", 5, |_| {});
-    cluster.pod_with_claims("p", &["one", "two"]);
-    cluster.control();
+    cluster.volume("a1", 10, "a").volume("b1", 10, "b").volume("b2", 10, "b");
+    cluster.claim("one", 10, |_| {}).claim("two", 5, |_| {}).pod_with_claims("p", &["one", "two"]).control();
     assert_eq!((cluster.node_of("p"), cluster.promised("a1")), (Some("b"), None));
 }
 
@@ -242,8 +203,7 @@ fn access_modes_kind_selector_and_promises_of_others_are_respected() {
     cluster.claims.insert(PodKey::new("ml", "else"), ClaimFacts { complete: true, ..ClaimFacts::default() });
     let selector = with_label("disk", "ssd");
     cluster.claim("data", 10, |facts| facts.selector = Some(selector));
-    cluster.pod_with_claims("p", &["data"]);
-    assert_eq!(cluster.promised("ours"), Some("data"));
+    assert_eq!(cluster.pod_with_claims("p", &["data"]).promised("ours"), Some("data"));
 }
 
 #[test]
@@ -251,15 +211,12 @@ fn a_write_that_is_lost_or_refused_is_made_again_and_a_new_leader_goes_on() {
     let mut cluster = with_class(true);
     cluster.claim("data", 10, |_| {});
     cluster.lost_volume_writes = 1;
-    cluster.pod_with_claims("p", &["data"]);
-    assert_eq!((cluster.volume_writes, cluster.selected("data")), (1, None));
+    assert_eq!((cluster.pod_with_claims("p", &["data"]).volume_writes, cluster.selected("data")), (1, None));
     assert!(cluster.after(6).selected("data").is_some(), "written again");
     let node = cluster.selected("data").unwrap().to_owned();
-    cluster.step_down();
-    cluster.lead();
+    cluster.step_down().lead();
     assert_eq!(cluster.settled().state("p"), PodState::Preparing, "the new leader waits for the same volume");
-    cluster.provision("data");
-    assert_eq!(cluster.node_of("p"), Some(node.as_str()));
+    assert_eq!(cluster.provision("data").node_of("p"), Some(node.as_str()));
 }
 
 #[test]
@@ -268,15 +225,10 @@ fn two_pods_of_one_claim_go_where_its_volume_is_made() {
     cluster.claim("data", 10, |_| {});
     cluster.lost_volume_writes = 1;
     // The first one's wish is not seen in the cluster yet when the second one is decided.
-    cluster.pod_with_claims("p", &["data"]);
-    cluster.change_node("a", |facts| facts.unschedulable = true);
-    cluster.pod_with_claims("q", &["data"]);
-    cluster.wait(6);
-    cluster.provision("data");
-    cluster.wait(1);
+    cluster.pod_with_claims("p", &["data"]).change_node("a", |facts| facts.unschedulable = true);
+    cluster.pod_with_claims("q", &["data"]).after(6).provision("data").wait(1);
     let node = cluster.node_of("p").or(cluster.node_of("q")).unwrap().to_owned();
-    cluster.agent_releases(&node);
-    cluster.wait(2);
+    cluster.agent_releases(&node).wait(2);
     let nodes: Vec<Option<&str>> = ["p", "q"].iter().map(|name| cluster.node_of(name)).collect();
     assert!(nodes.iter().flatten().all(|one| *one == node), "{nodes:?}");
     assert_eq!(cluster.volumes.len(), 1);
@@ -323,25 +275,19 @@ fn an_ephemeral_volume_waits_for_its_own_claim() {
     let mut cluster = with_class(true);
     let mut facts = pod("p", ONE, cluster.now);
     facts.spec.volumes = vec![VolumeUse::Ephemeral("p-scratch".into())];
-    cluster.enters(facts);
-    assert_eq!(cluster.conditions["p"], "claim p-scratch of an ephemeral volume has not been made yet");
+    assert_eq!(cluster.enters(facts).conditions["p"], "claim p-scratch of an ephemeral volume has not been made yet");
     cluster.claim("p-scratch", 1, |facts| facts.owner = Some("somebody".into()));
-    assert!(cluster.after(11).conditions["p"].contains("was not made for this pod"), "{}", cluster.conditions["p"]);
-    cluster.change_claim("p-scratch", |facts| facts.owner = Some("uid-p".into()));
-    cluster.settle();
-    cluster.provision("p-scratch");
-    assert!(cluster.node_of("p").is_some());
+    tells(&cluster.after(11).conditions["p"], ["was not made for this pod"]);
+    cluster.change_claim("p-scratch", |facts| facts.owner = Some("uid-p".into())).settle();
+    assert!(cluster.provision("p-scratch").node_of("p").is_some());
 }
 
 #[test]
 fn a_pod_that_is_deleted_while_its_volume_is_made_frees_its_room_and_its_volume() {
     let mut cluster = with_class(false);
-    cluster.volume("only", 10, "a");
-    cluster.claim("one", 10, |_| {});
-    cluster.claim("two", 10, |_| {});
+    cluster.volume("only", 10, "a").claim("one", 10, |_| {}).claim("two", 10, |_| {});
     cluster.lost_volume_writes = 1;
-    cluster.pod_with_claims("p", &["one"]);
-    cluster.pod_with_claims("q", &["two"]);
+    cluster.pod_with_claims("p", &["one"]).pod_with_claims("q", &["two"]);
     assert_eq!((cluster.promised("only"), cluster.node_of("q")), (None, None));
     cluster.goes("p");
     assert_eq!(cluster.after(1).promised("only"), Some("two"), "the volume that p was to get is free again");
@@ -353,21 +299,14 @@ fn a_pod_that_is_deleted_while_its_volume_is_made_frees_its_room_and_its_volume(
 #[test]
 fn a_claim_for_one_pod_only_is_freed_by_evicting_a_less_important_pod() {
     let mut cluster = with_class(false);
-    cluster.volume("pv", 20, "a");
-    cluster.claim("data", 10, |facts| facts.single_pod = true);
-    cluster.pod_with_claims("low", &["data"]);
-    cluster.control();
+    cluster.volume("pv", 20, "a").claim("data", 10, |facts| facts.single_pod = true);
+    cluster.pod_with_claims("low", &["data"]).control();
     assert_eq!(cluster.node_of("low"), Some("a"));
     cluster.agent_releases("a");
     let mut facts = pod("high", ONE, cluster.now);
     facts.spec.volumes = vec![VolumeUse::Claim("data".into())];
     facts.spec.priority = 1000;
-    cluster.enters(facts);
-    assert!(
-        cluster.conditions["high"].contains("claim data is in use by its one pod"),
-        "{}",
-        cluster.conditions["high"]
-    );
+    tells(&cluster.enters(facts).conditions["high"], ["claim data is in use by its one pod"]);
     assert_eq!(cluster.evicted, ["low"]);
     cluster.delete("low");
     assert_eq!(cluster.after(2).node_of("high"), Some("a"));
@@ -388,22 +327,17 @@ fn gang_with_claims(cluster: &mut TestScheduler, mode: &str) {
 #[test]
 fn no_member_locks_a_node_before_the_volumes_of_all_its_gang_are_settled() {
     let mut cluster = with_class(true);
-    cluster.claim("one", 10, |_| {});
-    cluster.claim("two", 10, |_| {});
+    cluster.claim("one", 10, |_| {}).claim("two", 10, |_| {});
     gang_with_claims(&mut cluster, "Strict");
     assert!(cluster.selected("one").is_some() && cluster.selected("two").is_some());
-    cluster.provision("one");
-    assert_eq!((cluster.lock_writes, cluster.bound()), (0, 0), "the other claim is not bound yet");
-    cluster.provision("two");
-    assert_eq!(cluster.settled().bound(), 2);
+    assert_eq!((cluster.provision("one").lock_writes, cluster.bound()), (0, 0), "the other claim is not bound yet");
+    assert_eq!(cluster.provision("two").settled().bound(), 2);
 }
 
 #[test]
 fn a_gang_that_accumulates_keeps_what_it_planned_for_claims_over_failed_attempts() {
     let mut cluster = with_class(true);
-    cluster.claim("one", 10, |_| {});
-    cluster.claim("two", 10, |_| {});
-    cluster.comes("other", &[(key::NVIDIA_GPU, "8")]);
+    cluster.claim("one", 10, |_| {}).claim("two", 10, |_| {}).comes("other", &[(key::NVIDIA_GPU, "8")]);
     let taken = cluster.node_of("other").unwrap().to_owned();
     cluster.agent_releases(&taken);
     gang_with_claims(&mut cluster, "NonStrict");
@@ -412,20 +346,16 @@ fn a_gang_that_accumulates_keeps_what_it_planned_for_claims_over_failed_attempts
     cluster.finish("other");
     assert!(cluster.after(3).selected("one").is_some() && cluster.selected("two").is_some());
     assert_eq!(cluster.bound(), 1, "only the other pod");
-    cluster.provision("one");
-    cluster.provision("two");
-    assert_eq!(cluster.settled().bound(), 3);
+    assert_eq!(cluster.provision("one").provision("two").settled().bound(), 3);
 }
 
 #[test]
 fn a_claim_whose_volume_is_promised_elsewhere_gets_no_other_one() {
     let mut cluster = with_class(false);
-    cluster.volume("pv-a", 10, "a");
-    cluster.volume("pv-b", 10, "b");
+    cluster.volume("pv-a", 10, "a").volume("pv-b", 10, "b");
     let key = PodKey::new("ml", "data");
     cluster.volumes.get_mut("pv-a").unwrap().claim = Some((key, "".into()));
-    cluster.tell_volume("pv-a");
-    cluster.claim("data", 5, |_| {});
+    cluster.tell_volume("pv-a").claim("data", 5, |_| {});
     cluster.comes_as("p", ONE, |facts| {
         facts.spec.volumes = vec![VolumeUse::Claim("data".into())];
         facts.spec.node_selector = labels_of("zone", "b");
@@ -444,10 +374,7 @@ fn what_a_volume_says_of_a_node_by_its_name_holds_for_a_node_without_a_name() {
         let named = NodeRequirement { key: "metadata.name".into(), operator, values };
         let facts = cluster.volumes.get_mut("only").unwrap();
         facts.required.as_mut().unwrap()[0].fields = vec![named];
-        cluster.tell_volume("only");
-        cluster.claim("data", 10, |_| {});
-        cluster.pod_with_claims("p", &["data"]);
-        cluster.control();
+        cluster.tell_volume("only").claim("data", 10, |_| {}).pod_with_claims("p", &["data"]).control();
         assert_eq!(cluster.node_of("p"), reached.then_some("a"), "kubelets and kube-scheduler ask the labels only");
     }
 }

@@ -1,22 +1,6 @@
 //! Whatever opens room wakes what waits for it: no time passes in these tests.
 
-use std::time::Duration;
-
-use baton::contract::{Quantity, key};
-use baton::decide::core::rules::plugins::DefaultSet;
-use baton::decide::pod::{ContainerKind, Deletion};
-use baton::decide::scheduler::Config;
-use baton::decide::world::PodFacts;
-use baton::decide::world::spec::Spread;
-
-use super::holders::says;
-use crate::harness::gangs::{TestGangs, declared, gang};
-use crate::harness::parts::{labels_of, spread};
-use crate::harness::tyjobs::TestJobs;
-use crate::harness::{TestScheduler, pod, wall};
-
-const ONE: &[(&str, &str)] = &[(key::NVIDIA_GPU, "1")];
-const FOUR: &[(&str, &str)] = &[(key::NVIDIA_GPU, "4")];
+use crate::prelude::*;
 
 fn on(cluster: &TestScheduler, name: &str, host: &str, limits: &[(&str, &str)]) -> PodFacts {
     let mut facts = pod(name, limits, cluster.now);
@@ -39,8 +23,7 @@ fn shares(cluster: &TestScheduler, name: &str, node: &str, (minor, percent): (i6
 fn hosts(gpus: u32, names: &[&str]) -> TestScheduler {
     let mut cluster = TestScheduler::new();
     for name in names {
-        cluster.node(name, gpus);
-        cluster.change_node(name, |facts| facts.labels = labels_of("host", name));
+        cluster.node(name, gpus).change_node(name, |facts| facts.labels = labels_of("host", name));
     }
     cluster
 }
@@ -52,8 +35,7 @@ fn a_gang_kept_back_for_another_cause_starts_when_room_comes_after_it() {
     gangs.cluster.change_node("n", |facts| facts.unschedulable = true);
     let keys = gang("g", "2", &[]);
     ["g-0", "g-1"].into_iter().for_each(|name| gangs.asks(name, FOUR, &keys));
-    gangs.settle();
-    gangs.cluster.change_node("n", |facts| facts.unschedulable = false);
+    gangs.settled().cluster.change_node("n", |facts| facts.unschedulable = false);
     assert_eq!(gangs.settled().count("g"), 0);
     (0..8).for_each(|minor| gangs.delete(&format!("held-{minor}")));
     assert_eq!(gangs.settled().count("g"), 2);
@@ -76,9 +58,7 @@ fn a_gang_that_asks_twice_for_the_same_gpus_starts_when_they_come_free() {
         gangs.cluster.submit(facts);
     }
     gangs.settle();
-    for minor in 0..8 {
-        gangs.goes(&format!("held-{minor}"));
-    }
+    (0..8).for_each(|minor| _ = gangs.goes(&format!("held-{minor}")));
     assert_eq!(gangs.count("g"), 2);
 }
 
@@ -90,10 +70,10 @@ fn a_pod_that_spreads_starts_when_a_pod_that_counts_no_more_is_marked_for_deleti
         facts.spec.labels = labels_of("app", "x");
         facts.spec.spread = vec![Spread { honor_affinity: false, ..spread("x", "host") }];
         cluster.enters(facts);
-        cluster.locks.contains_key("one").then(|| cluster.agent_releases("one"));
+        cluster.locks.contains_key("one").then(|| _ = cluster.agent_releases("one"));
         cluster.settle();
     }
-    assert_eq!((cluster.node_of("first"), cluster.node_of("second")), (Some("one"), None));
+    assert_eq!(cluster.nodes_of(["first", "second"]), [Some("one"), None]);
     let at = wall(cluster.now);
     cluster.change_pod("first", |facts| facts.handoff.deleting = Some(Deletion { at, grace_seconds: 30 }));
     assert_eq!(cluster.settled().node_of("second"), Some("one"));
@@ -102,14 +82,10 @@ fn a_pod_that_spreads_starts_when_a_pod_that_counts_no_more_is_marked_for_deleti
 #[test]
 fn a_pod_starts_where_another_one_was_to_run_that_was_bound_elsewhere() {
     let mut cluster = hosts(1, &["one", "two"]);
-    cluster.change_node("two", |facts| facts.unschedulable = true);
-    cluster.hold = true;
-    cluster.comes("moved", ONE);
+    cluster.change_node("two", |facts| facts.unschedulable = true).hold(true).comes("moved", ONE);
     let waits = on(&cluster, "waits", "one", ONE);
-    cluster.enters(waits);
-    assert_eq!((cluster.held.len(), cluster.node_of("waits")), (1, None), "the lock is under way");
-    cluster.hold = false;
-    cluster.held.clear();
+    assert_eq!((cluster.enters(waits).held.len(), cluster.node_of("waits")), (1, None), "the lock is under way");
+    cluster.hold(false).held.clear();
     cluster.change_pod("moved", |facts| facts.handoff.node = Some("two".into()));
     assert_eq!(cluster.settled().node_of("waits"), Some("one"));
 }
@@ -119,10 +95,8 @@ fn a_pod_starts_when_the_daemon_says_that_nothing_more_is_held() {
     let mut cluster = TestScheduler::on("n", 8);
     cluster.says_nothing("n");
     cluster.pod_as("unassigned", ONE, |facts| facts.handoff.node = Some("n".into()));
-    cluster.comes("waits", ONE);
-    assert_eq!(cluster.node_of("waits"), None);
-    says(&mut cluster, &[]);
-    assert_eq!(cluster.settled().node_of("waits"), Some("n"));
+    assert_eq!(cluster.comes("waits", ONE).node_of("waits"), None);
+    assert_eq!(cluster.daemon_says(&[]).settled().node_of("waits"), Some("n"));
 }
 
 #[test]
@@ -132,8 +106,7 @@ fn a_pod_starts_when_room_that_was_kept_for_another_is_made_elsewhere() {
         let limits = [(key::NVIDIA_GPU, gpus)];
         let mut facts = host.map_or_else(|| pod(name, &limits, cluster.now), |host| on(cluster, name, host, &limits));
         facts.spec.priority = priority;
-        cluster.enters(facts);
-        cluster.all_release();
+        cluster.enters(facts).all_release();
         cluster.settle();
     };
     submit(&mut cluster, "victim", "1", 1, Some("one"));
@@ -141,10 +114,9 @@ fn a_pod_starts_when_room_that_was_kept_for_another_is_made_elsewhere() {
     submit(&mut cluster, "high", "2", 7, None);
     submit(&mut cluster, "waits", "1", 5, Some("one"));
     assert_eq!((cluster.evicted.as_slice(), cluster.node_of("waits")), (&["victim".to_owned()][..], None));
-    cluster.change_pod("high", |facts| facts.spec.gates.push("quota".into()));
-    cluster.goes("victim");
+    cluster.change_pod("high", |facts| facts.spec.gates.push("quota".into())).goes("victim");
     submit(&mut cluster, "higher", "1", 9, Some("one"));
-    assert_eq!((cluster.node_of("higher"), cluster.node_of("waits")), (Some("one"), None), "the rest is kept for high");
+    assert_eq!(cluster.nodes_of(["higher", "waits"]), [Some("one"), None], "the rest is kept for high");
     cluster.change_pod("high", |facts| facts.spec.gates.clear());
     assert_eq!(cluster.settled().evicted, ["victim", "full"]);
     assert_eq!(cluster.node_of("waits"), Some("one"));
@@ -158,9 +130,7 @@ fn a_place_that_could_move() -> TestJobs {
         let facts = shares(&jobs.cluster, name, "n", (0, percent));
         jobs.cluster.submit(facts);
     }
-    jobs.run("rl", &[(key::GPU, "50")], (1, &[("cpu", "1")]), |_| {});
-    jobs.cluster.comes("waits", ONE);
-    jobs.cluster.ends("most");
+    jobs.run("rl", &[(key::GPU, "50")], (1, &[("cpu", "1")]), |_| {}).cluster.comes("waits", ONE).ends("most");
     assert_eq!((jobs.places("rl").len(), jobs.cluster.node_of("waits")), (2, None));
     jobs
 }
@@ -168,33 +138,28 @@ fn a_place_that_could_move() -> TestJobs {
 #[test]
 fn a_pod_starts_on_the_gpu_that_a_tyjobs_pod_leaves_as_it_takes_its_place() {
     let mut jobs = a_place_that_could_move();
-    jobs.controller("rl");
-    assert_eq!(jobs.cluster.node_of("rl-learner"), Some("n"));
+    assert_eq!(jobs.controller("rl").cluster.node_of("rl-learner"), Some("n"));
     assert_eq!(jobs.cluster.node_of("waits"), Some("n"));
 }
 
 #[test]
 fn a_pod_starts_on_what_the_pod_of_a_place_does_not_ask_for() {
     let mut jobs = TestJobs::on("n", 64, 2);
-    jobs.run("rl", &[(key::NVIDIA_GPU, "2")], (1, &[("cpu", "1")]), |_| {});
-    jobs.cluster.comes("waits", ONE);
+    jobs.run("rl", &[(key::NVIDIA_GPU, "2")], (1, &[("cpu", "1")]), |_| {}).cluster.comes("waits", ONE);
     // Admission changes the pod of the place.
     let mut made = jobs.pod_of("rl", "rl-learner");
     let less = pod("less", ONE, jobs.cluster.now);
     made.handoff.containers = less.handoff.containers.clone();
     made.spec.requests = less.spec.requests.clone();
     jobs.cluster.enters(made);
-    jobs.serve();
-    assert_eq!(jobs.cluster.node_of("rl-learner"), Some("n"));
+    assert_eq!(jobs.serve().cluster.node_of("rl-learner"), Some("n"));
     assert_eq!(jobs.cluster.node_of("waits"), Some("n"));
 }
 
 #[test]
 fn a_pod_starts_in_the_place_of_a_pod_that_a_tyjob_asks_for_no_more() {
     let mut jobs = TestJobs::on("n", 64, 2);
-    jobs.run("rl", ONE, (1, ONE), |_| {});
-    jobs.cluster.comes("waits", ONE);
-    assert_eq!(jobs.cluster.node_of("waits"), None);
+    assert_eq!(jobs.run("rl", ONE, (1, ONE), |_| {}).cluster.comes("waits", ONE).node_of("waits"), None);
     jobs.change("rl", |facts| {
         let spec = facts.spec.as_mut().unwrap();
         (spec.parts[1].counts, spec.min_workers) = (0, 0);
@@ -206,15 +171,13 @@ fn a_pod_starts_in_the_place_of_a_pod_that_a_tyjob_asks_for_no_more() {
 fn a_pod_starts_where_a_member_that_waited_for_others_has_moved_from() {
     let mut gangs = TestGangs { accumulating: true, ..TestGangs::with(Config::default()) };
     for name in ["one", "two"] {
-        gangs.cluster.node(name, 2);
-        gangs.cluster.change_node(name, |facts| facts.labels = labels_of("host", name));
+        gangs.cluster.node(name, 2).change_node(name, |facts| facts.labels = labels_of("host", name));
     }
     (0..2).for_each(|minor| gangs.cluster.bound_by_another(&format!("held-{minor}"), "two", minor));
     // It stands before the gang, and its gate goes when a member of the gang has all of the node.
     let mut waits = on(&gangs.cluster, "waits", "one", ONE);
     waits.spec.gates.push("quota".into());
-    gangs.cluster.submit(waits);
-    gangs.cluster.now += Duration::from_secs(1);
+    gangs.cluster.submit(waits).later(1);
     let keys = gang("g", "2", &[("mode", "NonStrict")]);
     let large = pod("g-large", &[(key::NVIDIA_GPU, "2")], gangs.cluster.now);
     let small = on(&gangs.cluster, "g-small", "one", ONE);
@@ -228,7 +191,7 @@ fn a_pod_starts_where_a_member_that_waited_for_others_has_moved_from() {
     assert_eq!((gangs.reserved("ml/g"), gangs.bound().len(), gangs.cluster.node_of("waits")), (1, 2, None));
     (0..2).for_each(|minor| gangs.cluster.finish(&format!("held-{minor}")));
     assert_eq!(gangs.settled().cluster.node_of("g-large"), Some("two"));
-    assert_eq!((gangs.cluster.node_of("g-small"), gangs.cluster.node_of("waits")), (Some("one"), Some("one")));
+    assert_eq!(gangs.cluster.nodes_of(["g-small", "waits"]), [Some("one"), Some("one")]);
 }
 
 #[test]
@@ -238,13 +201,10 @@ fn a_pod_starts_on_the_gpu_that_another_leader_did_not_give_as_was_chosen_here()
         let facts = shares(&cluster, name, "n", (0, percent));
         cluster.submit(facts);
     }
-    cluster.hold = true;
-    cluster.comes("moved", &[(key::GPU, "50")]);
-    cluster.finish("most");
+    cluster.hold(true).comes("moved", &[(key::GPU, "50")]).finish("most");
     cluster.comes("waits", ONE);
     assert_eq!((cluster.held.len(), cluster.node_of("waits")), (1, None), "the lock is under way");
-    cluster.hold = false;
-    cluster.held.clear();
+    cluster.hold(false).held.clear();
     let bound = shares(&cluster, "moved", "n", (0, 50));
     cluster.change_pod("moved", |facts| {
         facts.handoff.node = Some("n".into());
@@ -262,17 +222,13 @@ fn a_pod_starts_where_a_pod_that_is_deleted_had_room_kept_or_made() {
             config.earmarks.after = Duration::from_secs(5);
         }
         let mut cluster = TestScheduler::with(config, DefaultSet::default());
-        cluster.node("n", 2);
-        cluster.bound_by_another("held", "n", 0);
-        cluster.pod_as("large", &[(key::NVIDIA_GPU, "2")], |facts| facts.spec.priority = i32::from(!is_kept));
-        cluster.wait(10);
+        cluster.node("n", 2).bound_by_another("held", "n", 0);
+        cluster.pod_as("large", TWO, |facts| facts.spec.priority = i32::from(!is_kept)).wait(10);
         let owners = (cluster.scheduler.earmarks().all().len(), cluster.nominations());
         assert_eq!(owners, if is_kept { (1, 0) } else { (0, 1) });
-        cluster.comes("waits", ONE);
-        assert_eq!(cluster.node_of("waits"), None);
+        assert_eq!(cluster.comes("waits", ONE).node_of("waits"), None);
         cluster.delete("large");
         // What nothing tells of is seen at the next look.
-        cluster.wait(if is_kept { 10 } else { 0 });
-        assert_eq!(cluster.settled().node_of("waits"), Some("n"), "{is_kept}");
+        assert_eq!(cluster.after(if is_kept { 10 } else { 0 }).settled().node_of("waits"), Some("n"), "{is_kept}");
     }
 }

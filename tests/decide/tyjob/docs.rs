@@ -1,15 +1,9 @@
 //! The examples of the documentation, read as the scheduler reads a cluster's objects, and placed: each where its text says.
 
-use std::collections::BTreeSet;
-
 use baton::cluster::tyjob::job_facts;
-use baton::contract::Quantity;
-use baton::contract::tyjob::{BasicPolicy, JobQueuePolicy, ScheduleState, Stage};
-use baton::decide::tyjob::placement::{JobFacts, JobSpec};
-use serde_json::{Value, json};
+use baton::decide::tyjob::placement::JobSpec;
 
-use crate::harness::tyjobs::TestJobs;
-use crate::harness::wall;
+use crate::prelude::*;
 
 /// Every TYJob among the YAML blocks of a text.
 fn jobs_in(text: &str) -> Vec<Value> {
@@ -71,8 +65,7 @@ fn example_of(policy: BasicPolicy, jobs: &TestJobs) -> JobFacts {
 
 fn submit(jobs: &mut TestJobs, facts: JobFacts) -> String {
     let name = facts.job.key.name.to_string();
-    jobs.submit(facts);
-    jobs.cluster.wait(2);
+    jobs.submit(facts).cluster.wait(2);
     name
 }
 
@@ -81,12 +74,15 @@ fn submit_example(jobs: &mut TestJobs, policy: BasicPolicy) -> String {
     submit(jobs, job)
 }
 
-/// A pod of no job on a node.
-fn busy(jobs: &mut TestJobs, node: &str, cpu: &str, memory: &str) {
-    jobs.cluster.pod_as(&format!("on-{node}"), &[("cpu", cpu), ("memory", memory)], |facts| {
-        facts.handoff.node = Some(node.into());
-        facts.handoff.scheduler_name = "other".into();
-    });
+impl TestJobs {
+    /// A pod of no job on a node.
+    fn busy(&mut self, node: &str, cpu: &str, memory: &str) -> &mut Self {
+        self.cluster.pod_as(&format!("on-{node}"), &[("cpu", cpu), ("memory", memory)], |facts| {
+            facts.handoff.node = Some(node.into());
+            facts.handoff.scheduler_name = "other".into();
+        });
+        self
+    }
 }
 
 fn node_of_16(jobs: &mut TestJobs, name: &str, cpus: u32, gpus: u32) {
@@ -110,9 +106,7 @@ fn every_example_is_placed_on_a_cluster_with_room_and_its_pods_start() {
         let name = submit(&mut jobs, job);
         assert_eq!(jobs.state(&name), Some(ScheduleState::ScheduledSucceed), "{name}: {}", jobs.message(&name));
         assert_eq!(jobs.places(&name).len() as i64, total + 1, "{name}");
-        jobs.start(&name);
-        assert_eq!(jobs.cluster.bound() as i64, total + 1, "{name}: every pod is bound");
-        jobs.check();
+        assert_eq!(jobs.start(&name).checked().cluster.bound() as i64, total + 1, "{name}: every pod is bound");
     }
     assert_eq!((policies.0.len(), policies.1.len()), (6, 2), "an example of each policy: {policies:?}");
 }
@@ -121,16 +115,14 @@ fn every_example_is_placed_on_a_cluster_with_room_and_its_pods_start() {
 fn the_gang_of_the_documentation_has_every_pod_or_none() {
     let mut jobs = TestJobs::on("a", 1, 1);
     let name = submit_example(&mut jobs, BasicPolicy::Gang);
-    assert_eq!((jobs.state(&name), jobs.places(&name).len()), (Some(ScheduleState::Unscheduled), 0));
-    jobs.node("b", 1, 0);
-    jobs.cluster.wait(2);
-    assert_eq!((jobs.state(&name), jobs.places(&name).len()), (Some(ScheduleState::ScheduledSucceed), 3));
+    assert_eq!(jobs.stand(&name), (Some(ScheduleState::Unscheduled), 0));
+    assert_eq!(jobs.node("b", 1, 0).after(2).stand(&name), (Some(ScheduleState::ScheduledSucceed), 3));
 }
 
 #[test]
 fn the_packed_job_of_the_documentation_leaves_the_free_node_free() {
     let mut jobs = TestJobs::on_each(&["a", "b"], 16, 8);
-    busy(&mut jobs, "b", "4", "1Gi");
+    jobs.busy("b", "4", "1Gi");
     let name = submit_example(&mut jobs, BasicPolicy::BinPack);
     let places = jobs.places(&name);
     assert!(places.len() == 5 && places.values().all(|node| node == "b"), "{places:?}");
@@ -139,7 +131,7 @@ fn the_packed_job_of_the_documentation_leaves_the_free_node_free() {
 #[test]
 fn the_documented_leader_has_the_free_node_and_the_workers_the_used_one() {
     let mut jobs = TestJobs::on_each(&["a", "b"], 16, 8);
-    busy(&mut jobs, "a", "4", "1Gi");
+    jobs.busy("a", "4", "1Gi");
     let name = submit_example(&mut jobs, BasicPolicy::LeaderFirst);
     let places = jobs.places(&name);
     assert_eq!((places.len(), places["learner"].as_str()), (9, "b"));
@@ -149,11 +141,8 @@ fn the_documented_leader_has_the_free_node_and_the_workers_the_used_one() {
 #[test]
 fn the_balanced_job_of_the_documentation_goes_where_cpu_and_memory_stay_even() {
     let mut jobs = TestJobs::new();
-    for name in ["a", "b"] {
-        node_of_16(&mut jobs, name, 8, 0);
-    }
-    busy(&mut jobs, "a", "4", "4Gi");
-    busy(&mut jobs, "b", "2", "6Gi");
+    ["a", "b"].into_iter().for_each(|name| node_of_16(&mut jobs, name, 8, 0));
+    jobs.busy("a", "4", "4Gi").busy("b", "2", "6Gi");
     let mut packed = example_of(BasicPolicy::MinFragment, &jobs);
     let name = submit(&mut jobs, packed.clone());
     // The leader: a would be at 6/8 and 6/16, b is at 4/8 and 8/16. The workers: b again, up to 6/8 and 16/16.

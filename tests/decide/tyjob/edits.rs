@@ -1,17 +1,10 @@
 //! What changes while a job waits or runs: its own spec, its pods, priorities, and what was said of it before.
 
-use std::collections::BTreeSet;
-
-use baton::contract::tyjob::{BasicPolicy, ScheduleState, Stage, WorkerEnd};
-use baton::contract::{DeviceId, Quantity};
+use baton::contract::tyjob::WorkerEnd;
 use baton::decide::tyjob::placement::PriorityClassFacts;
-use baton::decide::world::{PodFacts, WorldEvent};
 
-use crate::harness::parts::{labels_of, near};
-use crate::harness::tyjobs::{TestJobs, key};
-use crate::harness::{gpu_device, pod};
-
-const CPU: &[(&str, &str)] = &[("cpu", "1")];
+use crate::harness::tyjobs::key;
+use crate::prelude::*;
 
 fn one_node(cpus: u32) -> TestJobs {
     TestJobs::on("a", cpus, 0)
@@ -22,10 +15,8 @@ fn an_edit_of_a_waiting_job_is_tried_although_nothing_else_happens() {
     let mut jobs = one_node(3);
     jobs.run("rl", CPU, (4, CPU), |spec| spec.basic = BasicPolicy::Gang);
     assert_eq!(jobs.after(20).state("rl"), Some(ScheduleState::Unscheduled));
-    jobs.change("rl", |facts| facts.spec.as_mut().unwrap().parts[1].counts = 2);
-    jobs.cluster.wait(1);
-    assert_eq!((jobs.state("rl"), jobs.places("rl").len()), (Some(ScheduleState::ScheduledSucceed), 3));
-    jobs.check();
+    jobs.change("rl", |facts| facts.spec.as_mut().unwrap().parts[1].counts = 2).cluster.wait(1);
+    assert_eq!(jobs.checked().stand("rl"), (Some(ScheduleState::ScheduledSucceed), 3));
 }
 
 #[test]
@@ -37,8 +28,7 @@ fn a_job_that_waits_for_some_of_its_pods_is_tried_when_it_asks_for_others() {
         (set.name, set.pod) = ("large".into(), pod("large", large, std::time::Duration::ZERO));
         spec.parts.push(set);
     });
-    jobs.cluster.wait(5);
-    assert_eq!((jobs.state("rl"), jobs.places("rl").len()), (Some(ScheduleState::ScheduledPartly), 2));
+    assert_eq!(jobs.after(5).stand("rl"), (Some(ScheduleState::ScheduledPartly), 2));
     jobs.change("rl", |facts| facts.spec.as_mut().unwrap().parts[1].counts = 2);
     assert!(jobs.after(1).places("rl").contains_key("actor-1"), "{:?}", jobs.places("rl"));
 }
@@ -47,8 +37,7 @@ fn a_job_that_waits_for_some_of_its_pods_is_tried_when_it_asks_for_others() {
 fn what_was_said_of_a_spec_does_not_outlive_it() {
     let mut jobs = one_node(4);
     let huge: &[(&str, &str)] = &[("cpu", "100")];
-    jobs.run("rl", huge, (1, CPU), |_| {});
-    jobs.cluster.wait(200);
+    jobs.run("rl", huge, (1, CPU), |_| {}).cluster.wait(200);
     let small = jobs.job("other", CPU, (1, CPU)).spec.unwrap();
     jobs.cluster.comes("busy", &[("cpu", "4")]);
     jobs.change("rl", |facts| facts.spec = Ok(small));
@@ -58,18 +47,16 @@ fn what_was_said_of_a_spec_does_not_outlive_it() {
     jobs.run("huge", huge, (1, CPU), |_| {});
     assert_eq!(jobs.after(400).state("huge"), Some(ScheduleState::ScheduledFailed));
     let small = jobs.job("other", CPU, (1, CPU)).spec.unwrap();
-    jobs.change("huge", |facts| facts.spec = Ok(small));
-    jobs.cluster.wait(2);
+    jobs.change("huge", |facts| facts.spec = Ok(small)).cluster.wait(2);
     assert_eq!(jobs.state("huge"), Some(ScheduleState::ScheduledSucceed), "while the controller has not ended it");
 }
 
 #[test]
 fn bytes_of_gpu_memory_are_counted_by_the_devices_and_not_by_what_kubelets_offer() {
     let mut jobs = TestJobs::on("a", 64, 1);
-    jobs.cluster.comes("busy", &[("nvidia.com/gpu", "1")]);
+    jobs.cluster.comes("busy", ONE);
     let share = |memory| [("koordinator.sh/gpu-core", "50"), ("koordinator.sh/gpu-memory", memory)];
-    jobs.run("fits", &share("10Gi"), (1, CPU), |_| {});
-    jobs.run("never", &share("9000Gi"), (1, CPU), |_| {});
+    jobs.run("fits", &share("10Gi"), (1, CPU), |_| {}).run("never", &share("9000Gi"), (1, CPU), |_| {});
     assert_eq!(jobs.after(400).state("fits"), Some(ScheduleState::Unscheduled), "{}", jobs.message("fits"));
     assert_eq!(jobs.state("never"), Some(ScheduleState::ScheduledFailed));
     jobs.cluster.finish("busy");
@@ -79,12 +66,8 @@ fn bytes_of_gpu_memory_are_counted_by_the_devices_and_not_by_what_kubelets_offer
 #[test]
 fn a_worker_that_is_deleted_after_minutes_keeps_its_place_for_the_next_one() {
     let mut jobs = one_node(4);
-    jobs.node("b", 4, 0);
-    jobs.run("rl", CPU, (2, CPU), |_| {});
-    jobs.start("rl");
-    jobs.cluster.wait(300);
-    jobs.cluster.goes("rl-actor-0");
-    jobs.cluster.wait(2);
+    jobs.node("b", 4, 0).run("rl", CPU, (2, CPU), |_| {}).start("rl").cluster.wait(300);
+    jobs.cluster.goes("rl-actor-0").wait(2);
     assert_eq!((jobs.places("rl")["actor-0"].as_str(), jobs.reserved()), ("a", 1));
     assert_eq!(jobs.cluster.stats().jobs.places_void, 0);
     jobs.controller("rl");
@@ -98,13 +81,9 @@ fn a_worker_that_is_deleted_after_minutes_keeps_its_place_for_the_next_one() {
 fn the_oldest_waiting_job_goes_before_younger_pods_of_its_priority() {
     let mut jobs = one_node(4);
     jobs.cluster.comes("busy", &[("cpu", "4")]);
-    jobs.run("rl", &[("cpu", "2")], (1, &[("cpu", "2")]), |spec| spec.basic = BasicPolicy::Gang);
-    jobs.cluster.wait(50);
-    for number in 0..4 {
-        jobs.cluster.pod(&format!("young-{number}"), CPU);
-    }
-    jobs.cluster.wait(50);
-    jobs.cluster.ends("busy");
+    jobs.run("rl", &[("cpu", "2")], (1, &[("cpu", "2")]), |spec| spec.basic = BasicPolicy::Gang).cluster.wait(50);
+    (0..4).for_each(|number| _ = jobs.cluster.pod(&format!("young-{number}"), CPU));
+    jobs.cluster.after(50).ends("busy");
     assert_eq!(jobs.after(2).state("rl"), Some(ScheduleState::ScheduledSucceed));
     assert!((0..4).all(|number| jobs.cluster.node_of(&format!("young-{number}")).is_none()));
 }
@@ -112,8 +91,7 @@ fn the_oldest_waiting_job_goes_before_younger_pods_of_its_priority() {
 #[test]
 fn the_priority_class_of_a_template_decides_the_turn_as_that_of_pods_does() {
     let mut jobs = one_node(4);
-    jobs.cluster.priority_class("high", 1000);
-    jobs.cluster.comes("busy", &[("cpu", "4")]);
+    jobs.cluster.priority_class("high", 1000).comes("busy", &[("cpu", "4")]);
     jobs.cluster.pod_as("rival", &[("cpu", "3")], |facts| {
         facts.spec.priority = 100;
         facts.spec.never_preempts = true;
@@ -123,9 +101,7 @@ fn the_priority_class_of_a_template_decides_the_turn_as_that_of_pods_does() {
     let priority =
         |jobs: &TestJobs| jobs.cluster.world().job(&crate::harness::tyjobs::key("rl")).unwrap().spec.clone().unwrap();
     assert_eq!(priority(&jobs).pod_priority(), 1000);
-    jobs.cluster.wait(5);
-    jobs.cluster.ends("busy");
-    jobs.cluster.wait(2);
+    jobs.cluster.after(5).ends("busy").wait(2);
     assert_eq!((jobs.state("rl"), jobs.cluster.node_of("rival")), (Some(ScheduleState::ScheduledSucceed), None));
     jobs.cluster.event(WorldEvent::PriorityClassGone("high".into()));
     assert_eq!(priority(&jobs).pod_priority(), 0, "admission refuses such pods: nothing is known of them");
@@ -139,12 +115,10 @@ fn the_priority_class_of_a_template_decides_the_turn_as_that_of_pods_does() {
 #[test]
 fn once_the_leader_pod_is_there_places_are_kept_whatever_the_stage_says_so_far() {
     let mut jobs = one_node(4);
-    jobs.node("b", 1, 0);
-    jobs.run("rl", CPU, (4, CPU), |spec| spec.min_workers = 4);
+    jobs.node("b", 1, 0).run("rl", CPU, (4, CPU), |spec| spec.min_workers = 4);
     let made = jobs.pod_of("rl", "rl-learner");
     jobs.cluster.enters(made);
-    jobs.serve();
-    assert_eq!(jobs.facts("rl").stage, Some(Stage::Pending));
+    assert_eq!(jobs.serve().facts("rl").stage, Some(Stage::Pending));
     let lost = if jobs.places("rl")["learner"] == "a" { "b" } else { "a" };
     let before = jobs.places("rl").len();
     let there = jobs.places("rl").values().filter(|node| *node == lost).count();
@@ -156,8 +130,7 @@ fn once_the_leader_pod_is_there_places_are_kept_whatever_the_stage_says_so_far()
 #[test]
 fn job_affinity_looks_for_room_where_the_others_may_go() {
     let mut jobs = one_node(10);
-    jobs.node("b", 4, 0);
-    jobs.cluster.change_node("b", |facts| facts.labels = labels_of("zone", "b"));
+    jobs.node("b", 4, 0).cluster.change_node("b", |facts| facts.labels = labels_of("zone", "b"));
     jobs.run("rl", CPU, (3, CPU), |spec| {
         spec.basic = BasicPolicy::JobAffinity;
         spec.parts[1].pod.spec.node_selector = labels_of("zone", "b");
@@ -169,8 +142,7 @@ fn job_affinity_looks_for_room_where_the_others_may_go() {
 #[test]
 fn a_pod_that_admission_has_made_larger_is_placed_by_what_it_asks_for() {
     let mut jobs = one_node(3);
-    jobs.node("b", 4, 0);
-    jobs.cluster.comes("on-a", &[("cpu", "1")]);
+    jobs.node("b", 4, 0).cluster.comes("on-a", CPU);
     jobs.run("rl", CPU, (1, CPU), |_| {});
     assert_eq!(jobs.places("rl")["learner"], "a", "the fuller node");
     let mut made = jobs.pod_of("rl", "rl-learner");
@@ -183,8 +155,7 @@ fn a_pod_that_admission_has_made_larger_is_placed_by_what_it_asks_for() {
 #[test]
 fn job_affinity_counts_pods_that_keep_apart_as_few_as_a_node_can_hold() {
     let mut jobs = one_node(10);
-    jobs.node("b", 4, 0);
-    jobs.cluster.pod("on-a", &[("cpu", "6")]);
+    jobs.node("b", 4, 0).cluster.pod("on-a", &[("cpu", "6")]);
     for name in ["a", "b"] {
         jobs.cluster.change_node(name, |facts| {
             let labels = [("kubernetes.io/hostname", name), ("zone", name)];
@@ -193,8 +164,7 @@ fn job_affinity_counts_pods_that_keep_apart_as_few_as_a_node_can_hold() {
     }
     jobs.cluster.change_node("b", |facts| facts.unschedulable = true);
     assert_eq!(jobs.cluster.settled().node_of("on-a"), Some("a"));
-    jobs.cluster.change_node("b", |facts| facts.unschedulable = false);
-    jobs.cluster.settle();
+    jobs.cluster.change_node("b", |facts| facts.unschedulable = false).settle();
     // Four would fit on a by their amounts, and three of them keep apart; b has room for the leader, one of them and both judges.
     jobs.run("rl", CPU, (3, CPU), |spec| {
         spec.basic = BasicPolicy::JobAffinity;
@@ -244,8 +214,7 @@ fn mig_devices_that_a_node_lists_count_although_its_agent_is_away() {
     jobs.cluster.event(WorldEvent::Devices(Box::new(device)));
     let mig: &[(&str, &str)] = &[("nvidia.com/mig-1g.10gb", "1")];
     let other: &[(&str, &str)] = &[("nvidia.com/mig-7g.80gb", "1")];
-    jobs.run("fits", mig, (1, mig), |_| {});
-    jobs.run("never", other, (1, CPU), |_| {});
+    jobs.run("fits", mig, (1, mig), |_| {}).run("never", other, (1, CPU), |_| {});
     assert_eq!(jobs.after(400).state("fits"), Some(ScheduleState::Unscheduled), "{}", jobs.message("fits"));
     assert_eq!(jobs.state("never"), Some(ScheduleState::ScheduledFailed));
 }
@@ -253,13 +222,11 @@ fn mig_devices_that_a_node_lists_count_although_its_agent_is_away() {
 #[test]
 fn a_pod_that_its_job_does_not_ask_for_any_more_takes_no_room() {
     let mut jobs = one_node(4);
-    jobs.run("rl", CPU, (2, CPU), |_| {});
-    jobs.start("rl");
+    jobs.run("rl", CPU, (2, CPU), |_| {}).start("rl");
     let made = jobs.pod_of("rl", "rl-actor-1");
     jobs.cluster.delete("rl-actor-1");
     // Counts go down while the pod is being made.
-    jobs.change("rl", |facts| facts.spec.as_mut().unwrap().parts[1].counts = 1);
-    jobs.cluster.submit(made);
+    jobs.change("rl", |facts| facts.spec.as_mut().unwrap().parts[1].counts = 1).cluster.submit(made);
     assert_eq!(jobs.cluster.after(2).node_of("rl-actor-1"), None);
     jobs.check();
 }
@@ -267,9 +234,7 @@ fn a_pod_that_its_job_does_not_ask_for_any_more_takes_no_room() {
 /// A job of a leader and three workers that runs on a node of four CPUs, and a pod of higher priority that comes.
 fn preempted() -> (TestJobs, String) {
     let mut jobs = one_node(4);
-    jobs.run("rl", CPU, (3, CPU), |_| {});
-    jobs.start("rl");
-    assert_eq!(jobs.cluster.bound(), 4);
+    assert_eq!(jobs.run("rl", CPU, (3, CPU), |_| {}).start("rl").cluster.bound(), 4);
     jobs.cluster.comes_as("urgent", CPU, |facts| facts.spec.priority = 100);
     let [victim] = &jobs.cluster.evicted[..] else { panic!("one worker: {:?}", jobs.cluster.evicted) };
     assert!(victim.starts_with("rl-actor"), "a surplus worker: {victim}");
@@ -280,13 +245,10 @@ fn preempted() -> (TestJobs, String) {
 #[test]
 fn room_that_was_made_by_preemption_of_a_worker_is_not_kept_for_its_successor() {
     let (mut jobs, victim) = preempted();
-    jobs.cluster.goes(&victim);
-    assert_eq!(jobs.cluster.node_of("urgent"), Some("a"), "in the same instant");
-    jobs.serve();
-    jobs.cluster.wait(70);
+    assert_eq!(jobs.cluster.goes(&victim).node_of("urgent"), Some("a"), "in the same instant");
+    jobs.serve().cluster.wait(70);
     assert_eq!(jobs.cluster.evicted.len(), 1, "one pod of one CPU costs one worker: {:?}", jobs.cluster.evicted);
-    assert_eq!((jobs.places("rl").len(), jobs.state("rl")), (3, Some(ScheduleState::ScheduledPartly)));
-    jobs.check();
+    assert_eq!(jobs.checked().stand("rl"), (Some(ScheduleState::ScheduledPartly), 3));
 }
 
 #[test]
@@ -295,8 +257,7 @@ fn room_that_was_made_before_a_restart_is_not_kept_for_the_job_either() {
     jobs.cluster.change_pod("urgent", |facts| facts.spec.nominated = Some("a".into()));
     jobs.cluster.pods.remove(&key(&victim)).unwrap();
     jobs.cluster.restart();
-    jobs.cluster.settle();
-    assert_eq!(jobs.cluster.after(2).node_of("urgent"), Some("a"));
+    assert_eq!(jobs.cluster.settled().after(2).node_of("urgent"), Some("a"));
 }
 
 #[test]
@@ -309,8 +270,7 @@ fn a_template_that_changes_before_the_leader_is_made_is_placed_again() {
     jobs.cluster.wait(2);
     assert_eq!((jobs.state("rl"), jobs.reserved()), (Some(ScheduleState::Unscheduled), 0), "{}", jobs.message("rl"));
     jobs.node("b", 4, 0);
-    assert_eq!(jobs.after(2).state("rl"), Some(ScheduleState::ScheduledSucceed));
-    jobs.check();
+    assert_eq!(jobs.after(2).checked().state("rl"), Some(ScheduleState::ScheduledSucceed));
 }
 
 #[test]
@@ -331,8 +291,7 @@ fn what_changes_within_the_pause_is_said_after_it() {
 #[test]
 fn the_places_of_many_workers_that_have_ended_leave_the_status() {
     let mut jobs = one_node(200);
-    jobs.run("rl", CPU, (100, CPU), |_| {});
-    jobs.start("rl");
+    jobs.run("rl", CPU, (100, CPU), |_| {}).start("rl");
     let end = |jobs: &mut TestJobs, workers: u32| {
         let before = jobs.cluster.job_writes;
         jobs.change("rl", |facts| {
@@ -347,20 +306,16 @@ fn the_places_of_many_workers_that_have_ended_leave_the_status() {
     assert_eq!(end(&mut jobs, 66), (101 - 65, 0), "not a write for each");
     assert_eq!(jobs.state("rl"), Some(ScheduleState::ScheduledSucceed));
     jobs.cluster.restart();
-    jobs.cluster.wait(2);
-    assert_eq!((jobs.places("rl").len(), jobs.state("rl")), (36, Some(ScheduleState::ScheduledSucceed)));
+    assert_eq!(jobs.after(2).stand("rl"), (Some(ScheduleState::ScheduledSucceed), 36));
     // One that is to run once more is placed again.
-    jobs.change("rl", |facts| _ = facts.ended.remove("rl-actor-0"));
-    jobs.cluster.wait(2);
-    assert_eq!((jobs.places("rl").len(), jobs.state("rl")), (37, Some(ScheduleState::ScheduledSucceed)));
-    jobs.check();
+    jobs.change("rl", |facts| _ = facts.ended.remove("rl-actor-0")).cluster.wait(2);
+    assert_eq!(jobs.checked().stand("rl"), (Some(ScheduleState::ScheduledSucceed), 37));
 }
 
 #[test]
 fn pods_that_a_job_has_left_behind_leave_one_by_one() {
     let mut jobs = one_node(4);
-    jobs.run("rl", CPU, (3, CPU), |spec| spec.min_workers = 3);
-    jobs.start("rl");
+    jobs.run("rl", CPU, (3, CPU), |spec| spec.min_workers = 3).start("rl");
     // The leader has succeeded; cleanPodPolicy None leaves the others alone.
     jobs.change("rl", |facts| facts.stage = Some(Stage::Succeeded));
     jobs.cluster.comes_as("urgent", CPU, |facts| facts.spec.priority = 100);

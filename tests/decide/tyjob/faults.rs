@@ -1,16 +1,10 @@
 //! Places that become void, attempts that end, schedulers that restart, writes that fail.
 
-use baton::contract::tyjob::{BasicPolicy, ScheduleState, Stage, WorkerEnd};
-use baton::contract::{PodKey, key};
-use baton::decide::pod::Phase;
+use baton::contract::tyjob::WorkerEnd;
 use baton::decide::world::Place;
-use baton::decide::world::spec::Toleration;
 
-use crate::harness::Fault;
-use crate::harness::gangs::{declared, gang};
-use crate::harness::tyjobs::{TestJobs, key as job_key};
-
-const CPU: &[(&str, &str)] = &[("cpu", "1")];
+use crate::harness::tyjobs::key as job_key;
+use crate::prelude::*;
 
 fn two_nodes() -> TestJobs {
     TestJobs::on_each(&["a", "b"], 4, 0)
@@ -48,8 +42,10 @@ fn beside_a_large_gang() -> TestJobs {
     jobs
 }
 
-fn kept(jobs: &TestJobs) -> Vec<&str> {
-    jobs.cluster.world().nodes().filter(|(_, node)| node.kept_for.is_some()).map(|(_, node)| &*node.name).collect()
+impl TestJobs {
+    fn kept(&self) -> Vec<&str> {
+        self.cluster.world().nodes().filter(|(_, node)| node.kept_for.is_some()).map(|(_, node)| &*node.name).collect()
+    }
 }
 
 #[test]
@@ -58,20 +54,16 @@ fn a_pod_takes_its_place_on_a_node_that_is_kept_for_a_gang_since() {
     jobs.cluster.wait(580);
     jobs.run("rl", CPU, (1, &[(key::NVIDIA_GPU, "8")]), |_| {});
     assert_eq!(jobs.places("rl")["actor-0"], "n0");
-    jobs.controller("rl");
-    jobs.cluster.wait(40);
-    assert!(kept(&jobs).contains(&"n0"), "{:?}", kept(&jobs));
-    jobs.leader_up("rl");
-    jobs.controller("rl");
+    assert!(jobs.controller("rl").after(40).kept().contains(&"n0"), "{:?}", jobs.kept());
+    jobs.leader_up("rl").controller("rl");
     assert_eq!(jobs.cluster.node_of("rl-actor-0"), Some("n0"), "every pod that has a place keeps it");
-    assert!(kept(&jobs).contains(&"n0"), "the node is kept on");
+    assert!(jobs.kept().contains(&"n0"), "the node is kept on");
 }
 
 #[test]
 fn a_job_of_higher_priority_gets_places_on_kept_nodes() {
     let mut jobs = beside_a_large_gang();
-    jobs.cluster.wait(620);
-    assert!(kept(&jobs).contains(&"n0"), "{:?}", kept(&jobs));
+    assert!(jobs.after(620).kept().contains(&"n0"), "{:?}", jobs.kept());
     jobs.cluster.priority_class("high", 9);
     for (name, class, places) in [("low", None, 0), ("high", Some("high"), 2)] {
         jobs.run(name, CPU, (1, &[(key::NVIDIA_GPU, "8")]), |spec| {
@@ -98,8 +90,7 @@ fn a_place_has_no_device_of_a_pod_that_another_leader_has_bound() {
     jobs.cluster.settle();
     assert_eq!((&*jobs.places("rl")["actor-0"], held(&jobs)), ("a", vec![format!("GPU-a-{}", 1 - minor)]));
     jobs.cluster.bound_by_another("theirs-too", "a", 1 - minor);
-    jobs.cluster.settle();
-    assert_eq!((jobs.places("rl").get("actor-0"), held(&jobs)), (None, vec![]), "{}", jobs.message("rl"));
+    assert_eq!((jobs.settled().places("rl").get("actor-0"), held(&jobs)), (None, vec![]), "{}", jobs.message("rl"));
 }
 
 #[test]
@@ -107,9 +98,7 @@ fn worker_places_run_out_only_once_the_leader_has_an_address() {
     let mut jobs = two_nodes_with(2);
     jobs.controller("rl");
     assert_eq!(jobs.cluster.after(300).stats().jobs.places_void, 0);
-    jobs.leader_up("rl");
-    jobs.cluster.wait(59);
-    assert_eq!((jobs.cluster.stats().jobs.places_void, jobs.reserved()), (0, 2));
+    assert_eq!((jobs.leader_up("rl").after(59).cluster.stats().jobs.places_void, jobs.reserved()), (0, 2));
     assert_eq!(jobs.cluster.after(3).stats().jobs.places_void, 2);
     assert_eq!((jobs.state("rl"), jobs.reserved()), (Some(ScheduleState::ScheduledSucceed), 2), "placed again");
 }
@@ -122,8 +111,7 @@ fn a_pod_starts_in_the_room_of_a_place_that_its_own_pod_cannot_take() {
         facts.spec.tolerations =
             vec![Toleration { key: "node.kubernetes.io/unschedulable".into(), ..Toleration::default() }];
     });
-    jobs.cluster.change_node("a", |facts| facts.unschedulable = true);
-    jobs.cluster.settle();
+    jobs.cluster.change_node("a", |facts| facts.unschedulable = true).settle();
     assert_eq!((jobs.places("rl").len(), jobs.cluster.node_of("waits")), (2, None));
     jobs.controller("rl");
     assert_eq!((jobs.cluster.stats().jobs.places_void, jobs.cluster.node_of("waits")), (1, Some("a")));
@@ -141,43 +129,35 @@ fn a_vanished_node_voids_its_places_and_only_those() {
             jobs.cluster.delete(&format!("rl-{short}"));
         }
     }
-    jobs.cluster.wait(2);
-    assert_eq!((jobs.state("rl"), jobs.places("rl").len()), (Some(ScheduleState::ScheduledPartly), 4));
+    assert_eq!(jobs.after(2).stand("rl"), (Some(ScheduleState::ScheduledPartly), 4));
     jobs.node("c", 4, 0);
     let after = jobs.after(2).places("rl");
     assert_eq!(jobs.state("rl"), Some(ScheduleState::ScheduledSucceed));
     assert!(before.iter().all(|(pod, node)| after[pod] == if node == "a" { "a" } else { "c" }), "{after:?}");
-    jobs.controller("rl");
-    assert_eq!((jobs.cluster.bound(), jobs.reserved()), (6, 0));
+    assert_eq!((jobs.controller("rl").cluster.bound(), jobs.reserved()), (6, 0));
     jobs.check();
 }
 
 #[test]
 fn another_attempt_voids_every_place_and_the_job_is_placed_again() {
     let mut jobs = two_nodes_with(2);
-    jobs.start("rl");
-    jobs.change("rl", |facts| {
+    jobs.start("rl").change("rl", |facts| {
         facts.attempt = 1;
         facts.stage = Some(Stage::Rescheduling);
         facts.has_address = false;
     });
-    jobs.cluster.wait(1);
-    assert_eq!((jobs.state("rl"), jobs.reserved()), (Some(ScheduleState::ScheduledSucceed), 3));
+    assert_eq!((jobs.after(1).state("rl"), jobs.reserved()), (Some(ScheduleState::ScheduledSucceed), 3));
     assert!(jobs.facts("rl").allocations.iter().all(|place| place.attempt == 1));
     // The pods of the first attempt go, those of the second take their places.
-    for name in ["rl-learner", "rl-actor-0", "rl-actor-1"] {
-        jobs.cluster.delete(name);
-    }
-    jobs.start("rl");
-    assert_eq!((jobs.cluster.bound(), jobs.reserved()), (3, 0));
+    ["rl-learner", "rl-actor-0", "rl-actor-1"].into_iter().for_each(|name| _ = jobs.cluster.delete(name));
+    assert_eq!((jobs.start("rl").cluster.bound(), jobs.reserved()), (3, 0));
     jobs.check();
 }
 
 #[test]
 fn a_former_pod_that_is_not_gone_yet_does_not_use_up_the_time_of_the_place() {
     let mut jobs = two_nodes_with(1);
-    jobs.start("rl");
-    jobs.change("rl", |facts| {
+    jobs.start("rl").change("rl", |facts| {
         facts.attempt = 1;
         facts.stage = Some(Stage::Rescheduling);
         facts.has_address = false;
@@ -189,17 +169,13 @@ fn a_former_pod_that_is_not_gone_yet_does_not_use_up_the_time_of_the_place() {
 fn a_restarted_scheduler_rebuilds_the_reservations_from_the_status_alone() {
     let mut jobs = TestJobs::on("a", 64, 8);
     let gpus: &[(&str, &str)] = &[("nvidia.com/gpu", "2")];
-    jobs.run("rl", gpus, (3, gpus), |_| {});
-    jobs.controller("rl");
+    jobs.run("rl", gpus, (3, gpus), |_| {}).controller("rl");
     let before = jobs.facts("rl").clone();
     jobs.cluster.restart();
     assert_eq!(jobs.reserved(), 3, "the leader is bound, the workers' room is kept");
-    jobs.cluster.comes("thief", &[("nvidia.com/gpu", "1")]);
-    assert_eq!(jobs.cluster.node_of("thief"), None);
+    assert_eq!(jobs.cluster.comes("thief", ONE).node_of("thief"), None);
     assert_eq!(jobs.facts("rl"), &before, "nothing is written that stands there already");
-    jobs.leader_up("rl");
-    jobs.controller("rl");
-    assert_eq!((jobs.cluster.bound(), jobs.reserved()), (4, 0));
+    assert_eq!((jobs.leader_up("rl").controller("rl").cluster.bound(), jobs.reserved()), (4, 0));
     jobs.check();
 }
 
@@ -208,8 +184,7 @@ fn a_restarted_scheduler_keeps_places_beside_a_pod_with_pending_victims() {
     let mut jobs = TestJobs::on("a", 64, 8);
     let gpus = |count| [("nvidia.com/gpu", count)];
     jobs.cluster.comes("low", &gpus("6"));
-    jobs.serve();
-    jobs.run("rl", &gpus("1"), (1, &gpus("1")), |_| {});
+    jobs.serve().run("rl", &gpus("1"), (1, &gpus("1")), |_| {});
     let places = jobs.places("rl");
     assert_eq!((places.len(), jobs.reserved()), (2, 2));
     jobs.cluster.comes_as("high", &gpus("6"), |facts| facts.spec.priority = 9);
@@ -218,10 +193,8 @@ fn a_restarted_scheduler_keeps_places_beside_a_pod_with_pending_victims() {
     jobs.cluster.settle();
     assert_eq!((jobs.places("rl"), jobs.reserved(), jobs.cluster.stats().jobs.places_void), (places, 2, 0));
     jobs.cluster.goes("low");
-    jobs.serve();
-    assert_eq!(jobs.cluster.node_of("high"), Some("a"));
-    jobs.start("rl");
-    assert_eq!((jobs.cluster.bound(), jobs.reserved()), (3, 0));
+    assert_eq!(jobs.serve().cluster.node_of("high"), Some("a"));
+    assert_eq!((jobs.start("rl").cluster.bound(), jobs.reserved()), (3, 0));
     jobs.check();
 }
 
@@ -230,18 +203,14 @@ fn a_deleted_job_gives_its_places_back_and_says_so() {
     let mut jobs = two_nodes_with(2);
     jobs.change("rl", |facts| facts.deleting = true);
     assert_eq!((jobs.reserved(), jobs.facts("rl").allocations.len()), (0, 0), "its finalizer can go");
-    jobs.remove("rl");
-    assert!(jobs.cluster.job_records().is_empty());
-    jobs.check();
+    assert!(jobs.remove("rl").checked().cluster.job_records().is_empty());
 }
 
 #[test]
 fn a_worker_that_fails_keeps_its_place_for_the_next_one() {
     let mut jobs = TestJobs::on("a", 3, 0);
-    jobs.run("rl", CPU, (2, CPU), |_| {});
-    jobs.start("rl");
-    jobs.cluster.change_pod("rl-actor-0", |facts| facts.handoff.phase = Phase::Failed);
-    jobs.cluster.comes("thief", CPU);
+    jobs.run("rl", CPU, (2, CPU), |_| {}).start("rl");
+    jobs.cluster.change_pod("rl-actor-0", |facts| facts.handoff.phase = Phase::Failed).comes("thief", CPU);
     assert_eq!((jobs.cluster.node_of("thief"), jobs.reserved()), (None, 1));
     jobs.cluster.goes("rl-actor-0");
     jobs.controller("rl");
@@ -251,27 +220,19 @@ fn a_worker_that_fails_keeps_its_place_for_the_next_one() {
 #[test]
 fn a_worker_that_has_done_its_work_gives_its_room_up_and_stays_listed() {
     let mut jobs = TestJobs::on("a", 3, 0);
-    jobs.run("rl", CPU, (2, CPU), |_| {});
-    jobs.start("rl");
-    jobs.cluster.finish("rl-actor-0");
-    jobs.change("rl", |facts| {
-        facts.ended.insert("rl-actor-0".into(), WorkerEnd::Succeeded);
-    });
-    jobs.cluster.comes("next", CPU);
-    assert_eq!(jobs.cluster.node_of("next"), Some("a"));
-    assert_eq!((jobs.places("rl").len(), jobs.state("rl")), (3, Some(ScheduleState::ScheduledSucceed)));
+    jobs.run("rl", CPU, (2, CPU), |_| {}).start("rl").cluster.finish("rl-actor-0");
+    jobs.change("rl", |facts| _ = facts.ended.insert("rl-actor-0".into(), WorkerEnd::Succeeded));
+    assert_eq!(jobs.cluster.comes("next", CPU).node_of("next"), Some("a"));
+    assert_eq!(jobs.stand("rl"), (Some(ScheduleState::ScheduledSucceed), 3));
     assert_eq!(jobs.cluster.after(120).stats().jobs.places_void, 0);
 }
 
 #[test]
 fn counts_that_are_raised_and_lowered_are_followed() {
     let mut jobs = two_nodes_with(2);
-    jobs.start("rl");
-    jobs.change("rl", |facts| facts.spec.as_mut().unwrap().parts[1].counts = 4);
-    jobs.cluster.wait(1);
-    assert_eq!((jobs.places("rl").len(), jobs.state("rl")), (5, Some(ScheduleState::ScheduledSucceed)));
-    jobs.change("rl", |facts| facts.spec.as_mut().unwrap().parts[1].counts = 1);
-    jobs.cluster.wait(1);
+    jobs.start("rl").change("rl", |facts| facts.spec.as_mut().unwrap().parts[1].counts = 4).cluster.wait(1);
+    assert_eq!(jobs.stand("rl"), (Some(ScheduleState::ScheduledSucceed), 5));
+    jobs.change("rl", |facts| facts.spec.as_mut().unwrap().parts[1].counts = 1).cluster.wait(1);
     assert_eq!((jobs.places("rl").len(), jobs.reserved()), (2, 0));
 }
 
@@ -289,8 +250,7 @@ fn a_pod_that_does_not_fit_into_its_place_gets_another_one() {
 fn a_pod_of_another_attempt_is_not_bound() {
     let mut jobs = two_nodes_with(1);
     let made = jobs.pod_of("rl", "rl-actor-0");
-    jobs.change("rl", |facts| facts.attempt = 1);
-    jobs.cluster.submit(made);
+    jobs.change("rl", |facts| facts.attempt = 1).cluster.submit(made);
     assert_eq!(jobs.after(2).place_of("rl-actor-0"), Some(Place::Waiting));
     assert!(jobs.cluster.conditions["rl-actor-0"].contains("another attempt"), "{:?}", jobs.cluster.conditions);
 }
@@ -301,8 +261,7 @@ fn a_write_that_fails_is_repeated_until_the_status_says_what_was_decided() {
     jobs.cluster.job_faults.extend([Fault::Fails, Fault::Fails, Fault::Fails]);
     jobs.run("rl", CPU, (1, CPU), |_| {});
     assert_eq!(jobs.state("rl"), None);
-    jobs.cluster.wait(5);
-    assert_eq!((jobs.state("rl"), jobs.places("rl").len()), (Some(ScheduleState::ScheduledSucceed), 2));
+    assert_eq!(jobs.after(5).stand("rl"), (Some(ScheduleState::ScheduledSucceed), 2));
     let writes = jobs.cluster.job_writes;
     assert_eq!(jobs.cluster.after(30).job_writes, writes, "a job at rest is not written");
 }
@@ -311,8 +270,7 @@ fn a_write_that_fails_is_repeated_until_the_status_says_what_was_decided() {
 fn places_that_the_status_has_no_room_for_are_given_back_and_it_is_said() {
     let mut jobs = two_nodes();
     jobs.cluster.most_places = 2;
-    jobs.run("rl", CPU, (3, CPU), |_| {});
-    jobs.cluster.wait(5);
+    jobs.run("rl", CPU, (3, CPU), |_| {}).cluster.wait(5);
     assert_eq!((jobs.state("rl"), jobs.reserved()), (Some(ScheduleState::Unscheduled), 0));
     assert_eq!(&*jobs.facts("rl").scheduled.as_ref().unwrap().reason, "StatusTooLarge");
     let why = "with 4 places the status is larger than the API server stores (etcdserver: request is too large), ask for fewer \
@@ -321,10 +279,8 @@ fn places_that_the_status_has_no_room_for_are_given_back_and_it_is_said() {
     assert!(jobs.cluster.notices.contains(&("rl".to_owned(), "StatusTooLarge")), "{:?}", jobs.cluster.notices);
     let writes = jobs.cluster.job_writes;
     assert_eq!(jobs.cluster.after(50).job_writes, writes, "it rests");
-    jobs.change("rl", |facts| facts.spec.as_mut().unwrap().parts[1].counts = 1);
-    jobs.cluster.wait(2);
-    assert_eq!((jobs.state("rl"), jobs.places("rl").len()), (Some(ScheduleState::ScheduledSucceed), 2));
-    jobs.check();
+    jobs.change("rl", |facts| facts.spec.as_mut().unwrap().parts[1].counts = 1).cluster.wait(2);
+    assert_eq!(jobs.checked().stand("rl"), (Some(ScheduleState::ScheduledSucceed), 2));
 }
 
 #[test]
@@ -337,14 +293,11 @@ fn another_clients_edit_of_our_half_is_put_right() {
 #[test]
 fn a_failed_bind_leaves_the_place_to_the_pod() {
     let mut jobs = TestJobs::on("a", 2, 0);
-    jobs.run("rl", CPU, (1, CPU), |_| {});
-    jobs.cluster.bind_faults.push_back(Fault::Refused);
+    jobs.run("rl", CPU, (1, CPU), |_| {}).cluster.bind_faults.push_back(Fault::Refused);
     let made = jobs.pod_of("rl", "rl-learner");
     jobs.cluster.enters(made);
     assert_eq!((jobs.cluster.node_of("rl-learner"), jobs.reserved()), (None, 2), "kept for the next try");
-    jobs.cluster.pod("thief", CPU);
-    jobs.cluster.wait(3);
-    assert_eq!((jobs.cluster.node_of("thief"), jobs.cluster.node_of("rl-learner")), (None, Some("a")));
+    assert_eq!(jobs.cluster.pod("thief", CPU).after(3).nodes_of(["thief", "rl-learner"]), [None, Some("a")]);
 }
 
 #[test]
@@ -353,9 +306,7 @@ fn a_job_of_the_same_name_is_another_job() {
     let mut next = jobs.job("rl", CPU, (1, CPU));
     next.job.uid = "uid-next".into();
     next.version = 50;
-    jobs.submit(next);
-    jobs.cluster.wait(1);
-    assert_eq!((jobs.places("rl").len(), jobs.reserved()), (2, 2));
+    assert_eq!((jobs.submit(next).after(1).places("rl").len(), jobs.reserved()), (2, 2));
     assert_eq!(&*jobs.cluster.job_records()[&PodKey::new("ml", "rl")].uid, "uid-next");
     assert_eq!(job_key("rl"), PodKey::new("ml", "rl"));
 }
@@ -376,15 +327,13 @@ fn a_write_that_somebody_came_before_is_decided_again_on_what_is_there_now() {
         "nothing was shown: again after 1 s and 2 s more, refused as before"
     );
     jobs.change("rl", |_| {});
-    assert!(jobs.after(2).places("rl").values().all(|node| *node != lost), "{:?}", jobs.places("rl"));
-    jobs.check();
+    assert!(jobs.after(2).checked().places("rl").values().all(|node| *node != lost), "{:?}", jobs.places("rl"));
 }
 
 /// Four CPUs of which a Gang of the least priority holds some, and a job before it that wants them all.
 fn a_job_before_a_gang() -> TestJobs {
     let mut jobs = TestJobs::on("a", 4, 0);
-    jobs.node("b", 2, 0);
-    jobs.run("gang", &[("cpu", "4")], (1, &[("cpu", "2")]), |spec| {
+    jobs.node("b", 2, 0).run("gang", &[("cpu", "4")], (1, &[("cpu", "2")]), |spec| {
         (spec.basic, spec.priority) = (BasicPolicy::Gang, 1);
     });
     jobs.run("first", &[("cpu", "3")], (1, CPU), |spec| spec.priority = 9);
@@ -396,10 +345,9 @@ fn a_job_before_a_gang() -> TestJobs {
 #[test]
 fn what_a_job_gives_back_in_a_round_is_for_the_jobs_that_were_tried_before_it() {
     let mut jobs = a_job_before_a_gang();
-    jobs.cluster.loses_node("b");
-    jobs.cluster.settle();
-    assert_eq!((jobs.state("gang"), jobs.places("gang").len()), (Some(ScheduleState::Unscheduled), 0));
-    assert_eq!((jobs.state("first"), jobs.places("first").len()), (Some(ScheduleState::ScheduledSucceed), 2));
+    jobs.cluster.loses_node("b").settle();
+    assert_eq!(jobs.stand("gang"), (Some(ScheduleState::Unscheduled), 0));
+    assert_eq!(jobs.stand("first"), (Some(ScheduleState::ScheduledSucceed), 2));
     assert_eq!(jobs.cluster.node_of("thief"), None, "a younger pod comes after them");
     let rounds = jobs.cluster.stats().jobs.rounds;
     assert_eq!(jobs.cluster.after(30).stats().jobs.rounds, rounds, "then there is nothing to try again");
@@ -431,9 +379,8 @@ fn a_job_that_loses_a_place_is_judged_before_anything_is_written() {
     let mut jobs = TestJobs::on("a", 3, 0);
     jobs.node("b", 1, 0);
     let writes = gang(&mut jobs);
-    jobs.cluster.loses_node("b");
-    jobs.cluster.settle();
-    assert_eq!((jobs.state("rl"), jobs.places("rl").len()), (Some(ScheduleState::Unscheduled), 0));
+    jobs.cluster.loses_node("b").settle();
+    assert_eq!(jobs.stand("rl"), (Some(ScheduleState::Unscheduled), 0));
     assert_eq!(jobs.cluster.job_writes, writes + 1, "no status says that a gang of two pods may start");
 
     let mut jobs = TestJobs::on("a", 3, 0);
@@ -441,7 +388,7 @@ fn a_job_that_loses_a_place_is_judged_before_anything_is_written() {
     let writes = gang(&mut jobs);
     let large = jobs.job("other", CPU, (1, &[("cpu", "3")])).spec.unwrap().parts[1].pod.clone();
     jobs.change("rl", |facts| facts.spec.as_mut().unwrap().parts[1].pod = large);
-    assert_eq!((jobs.state("rl"), jobs.places("rl").len()), (Some(ScheduleState::Unscheduled), 0));
+    assert_eq!(jobs.stand("rl"), (Some(ScheduleState::Unscheduled), 0));
     assert_eq!(jobs.cluster.job_writes, writes + 1, "nor after an edit of the template");
 }
 
@@ -458,29 +405,25 @@ fn a_place_that_is_found_anew_where_it_was_is_not_written() {
 fn a_pod_that_is_bound_elsewhere_than_its_place_has_its_place_there() {
     let mut jobs = two_nodes_with(2);
     assert_eq!(jobs.places("rl")["actor-0"], "a");
-    jobs.controller("rl");
-    jobs.leader_up("rl");
+    jobs.controller("rl").leader_up("rl");
     let mut made = jobs.pod_of("rl", "rl-actor-0");
     made.handoff.node = Some("b".into());
     jobs.cluster.enters(made);
     assert_eq!((jobs.places("rl")["actor-0"].as_str(), jobs.reserved()), ("b", 1), "it was bound by hand");
-    assert_eq!(jobs.state("rl"), Some(ScheduleState::ScheduledSucceed));
-    jobs.check();
+    assert_eq!(jobs.checked().state("rl"), Some(ScheduleState::ScheduledSucceed));
 }
 
 #[test]
 fn places_are_kept_when_the_leader_has_ended_before_its_controller_saw_it() {
     let mut jobs = TestJobs::on("a", 3, 0);
-    jobs.node("b", 1, 0);
-    jobs.run("rl", &[("cpu", "2")], (2, CPU), |spec| spec.min_workers = 2);
+    jobs.node("b", 1, 0).run("rl", &[("cpu", "2")], (2, CPU), |spec| spec.min_workers = 2);
     assert_eq!(jobs.places("rl")["actor-1"], "b");
     let made = jobs.pod_of("rl", "rl-learner");
     jobs.cluster.enters(made);
-    jobs.serve();
-    jobs.cluster.finish("rl-learner");
+    jobs.serve().cluster.finish("rl-learner");
     jobs.cluster.comes("next", &[("cpu", "2")]);
     assert_eq!(jobs.cluster.node_of("next"), Some("a"), "its room is another pod's by now");
     jobs.cluster.loses_node("b");
     assert_eq!(jobs.settled().facts("rl").stage, Some(Stage::Pending));
-    assert_eq!((jobs.state("rl"), jobs.places("rl").len()), (Some(ScheduleState::ScheduledPartly), 2));
+    assert_eq!(jobs.stand("rl"), (Some(ScheduleState::ScheduledPartly), 2));
 }

@@ -1,17 +1,12 @@
 //! TYJobs whose pods are gathered in one domain: which one, what gives way, and what they wait for.
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
-
-use baton::contract::gang::{BadValue, TopologyLayer, TopologySpec};
-use baton::contract::tyjob::{BasicPolicy, ScheduleState};
+use baton::contract::gang::{BadValue, TopologyLayer};
 use baton::decide::tyjob::placement::JobSpec;
 
-use crate::harness::parts::labels_of;
-use crate::harness::tyjobs::{TestJobs, key};
+use crate::harness::tyjobs::key;
+use crate::prelude::*;
 
 const RACK: &str = "example.com/rack";
-const CPU: &[(&str, &str)] = &[("cpu", "1")];
 const POLICIES: [BasicPolicy; 6] = [
     BasicPolicy::BinPack,
     BasicPolicy::Gang,
@@ -30,27 +25,30 @@ fn cluster(nodes: &[&str]) -> TestJobs {
     for node in nodes {
         let words: Vec<&str> = node.split(' ').collect();
         jobs.node(words[0], words[1].parse().unwrap(), 0);
-        words.get(2).iter().for_each(|rack| label(&mut jobs, words[0], rack));
+        words.get(2).iter().for_each(|rack| _ = jobs.labelled(words[0], rack));
     }
     jobs
 }
 
-fn label(jobs: &mut TestJobs, node: &str, rack: &str) {
-    jobs.cluster.change_node(node, |facts| drop(facts.labels.insert(RACK.to_owned(), rack.to_owned())));
+impl TestJobs {
+    fn labelled(&mut self, node: &str, rack: &str) -> &mut Self {
+        self.cluster.change_node(node, |facts| drop(facts.labels.insert(RACK.to_owned(), rack.to_owned())));
+        self
+    }
+
+    /// Racks of the job's places; `-` for a node without one.
+    fn racks(&self, job: &str) -> BTreeSet<String> {
+        let world = self.cluster.world();
+        let rack = |node: &String| {
+            let labels = &world.node(world.node_id(node)?)?.facts.as_ref()?.labels;
+            Some(labels.get(RACK).map_or("-".to_owned(), |rack| (**rack).to_owned()))
+        };
+        self.places(job).values().filter_map(rack).collect()
+    }
 }
 
 fn asks(spec: &mut JobSpec, required: Option<&str>, preferred: Option<&str>) {
     spec.topology = Ok(TopologySpec::short(required, preferred).unwrap().map(Arc::new));
-}
-
-/// Racks of the job's places; `-` for a node without one.
-fn racks(jobs: &TestJobs, job: &str) -> BTreeSet<String> {
-    let world = jobs.cluster.world();
-    let rack = |node: &String| {
-        let labels = &world.node(world.node_id(node)?)?.facts.as_ref()?.labels;
-        Some(labels.get(RACK).map_or("-".to_owned(), |rack| (**rack).to_owned()))
-    };
-    jobs.places(job).values().filter_map(rack).collect()
 }
 
 fn named(racks: &[&str]) -> BTreeSet<String> {
@@ -66,8 +64,7 @@ fn every_policy_places_a_job_in_one_rack_with_room_for_all_of_it() {
             asks(spec, Some("RackLayer"), None);
         });
         assert_eq!(jobs.state("rl"), Some(ScheduleState::ScheduledSucceed), "{policy:?}: {}", jobs.message("rl"));
-        assert_eq!(racks(&jobs, "rl"), named(&["r2"]), "{policy:?}: the least is left over there");
-        jobs.check();
+        assert_eq!(jobs.checked().racks("rl"), named(&["r2"]), "{policy:?}: the least is left over there");
     }
 }
 
@@ -76,31 +73,25 @@ fn what_is_preferred_gives_way_and_what_is_required_does_not() {
     let nodes = ["a 3 r1", "b 2 r2", "c 1"];
     let mut jobs = cluster(&nodes);
     jobs.run("rl", CPU, (2, CPU), |spec| asks(spec, None, Some(RACK)));
-    assert_eq!(racks(&jobs, "rl"), named(&["r1"]));
+    assert_eq!(jobs.racks("rl"), named(&["r1"]));
     let mut jobs = cluster(&nodes);
     jobs.run("rl", CPU, (5, CPU), |spec| asks(spec, None, Some(RACK)));
     assert_eq!(jobs.state("rl"), Some(ScheduleState::ScheduledSucceed));
-    assert_eq!(racks(&jobs, "rl"), named(&["-", "r1", "r2"]));
+    assert_eq!(jobs.racks("rl"), named(&["-", "r1", "r2"]));
     // A job that may run with fewer workers takes the rack with the most room; the others wait for room there.
     let mut jobs = cluster(&nodes);
     jobs.run("rl", CPU, (3, CPU), |spec| asks(spec, Some(RACK), None));
     assert_eq!(jobs.state("rl"), Some(ScheduleState::ScheduledPartly), "{}", jobs.message("rl"));
-    assert_eq!((jobs.places("rl").len(), racks(&jobs, "rl")), (3, named(&["r1"])));
-    assert!(
-        jobs.message("rl").contains("rl-actor-2: 0/3 nodes: 1 insufficient cpu, 2 outside example.com/rack=r1"),
-        "{}",
-        jobs.message("rl")
-    );
+    assert_eq!((jobs.places("rl").len(), jobs.racks("rl")), (3, named(&["r1"])));
+    tells(jobs.message("rl"), ["rl-actor-2: 0/3 nodes: 1 insufficient cpu, 2 outside example.com/rack=r1"]);
     let explained = jobs.cluster.explain_job(&key("rl")).unwrap();
     let missing = explained.seats.iter().find(|seat| seat.state == "missing").unwrap();
     let outside = missing.nodes.iter().filter(|node| node.refused.as_deref() == Some("outside example.com/rack=r1"));
     let outside: BTreeSet<&str> = outside.map(|node| node.node.as_str()).collect();
     assert_eq!(outside, ["b", "c"].into(), "{missing:?}");
     assert!(missing.nodes.iter().all(|node| node.rank.is_none()), "{missing:?}");
-    jobs.node("d", 1, 0);
-    label(&mut jobs, "d", "r1");
-    jobs.cluster.settle();
-    assert_eq!((jobs.places("rl").len(), racks(&jobs, "rl")), (4, named(&["r1"])));
+    jobs.node("d", 1, 0).labelled("d", "r1").cluster.settle();
+    assert_eq!((jobs.places("rl").len(), jobs.racks("rl")), (4, named(&["r1"])));
     jobs.check();
 }
 
@@ -109,10 +100,7 @@ fn what_is_preferred_gives_way_and_what_is_required_does_not() {
 fn a_job_finds_the_rack_of_its_pool_however_many_others_are_free() {
     let mut jobs = cluster(&["a 3 r1"]);
     jobs.cluster.change_node("a", |facts| drop(facts.labels.insert("pool".to_owned(), "x".to_owned())));
-    for n in 0..20 {
-        jobs.node(&format!("b{n}"), 9, 0);
-        label(&mut jobs, &format!("b{n}"), &format!("other-{n}"));
-    }
+    (0..20).for_each(|n| _ = jobs.node(&format!("b{n}"), 9, 0).labelled(&format!("b{n}"), &format!("other-{n}")));
     jobs.run("rl", CPU, (3, CPU), |spec| {
         asks(spec, Some(RACK), None);
         for part in &mut spec.parts {
@@ -121,19 +109,18 @@ fn a_job_finds_the_rack_of_its_pool_however_many_others_are_free() {
             part.pod.spec = pod.into();
         }
     });
-    assert_eq!((jobs.places("rl").len(), racks(&jobs, "rl")), (3, named(&["r1"])), "{}", jobs.message("rl"));
+    assert_eq!((jobs.places("rl").len(), jobs.racks("rl")), (3, named(&["r1"])), "{}", jobs.message("rl"));
 }
 
 #[test]
 fn pods_with_a_place_fix_the_rack_for_workers_that_are_added() {
     let mut jobs = cluster(&["a 3 r1", "b 9 r2"]);
     jobs.run("rl", CPU, (1, CPU), |spec| asks(spec, Some(RACK), None));
-    assert_eq!(racks(&jobs, "rl"), named(&["r1"]));
+    assert_eq!(jobs.racks("rl"), named(&["r1"]));
     jobs.change("rl", |facts| facts.spec.as_mut().unwrap().parts[1].counts = 4);
-    assert_eq!((jobs.places("rl").len(), racks(&jobs, "rl")), (3, named(&["r1"])), "{}", jobs.message("rl"));
+    assert_eq!((jobs.places("rl").len(), jobs.racks("rl")), (3, named(&["r1"])), "{}", jobs.message("rl"));
     jobs.cluster.restart();
-    jobs.cluster.settle();
-    assert_eq!((jobs.places("rl").len(), racks(&jobs, "rl")), (3, named(&["r1"])), "also after a restart");
+    assert_eq!((jobs.settled().places("rl").len(), jobs.racks("rl")), (3, named(&["r1"])), "also after a restart");
 }
 
 #[test]
@@ -152,9 +139,9 @@ fn a_job_that_no_rack_can_ever_hold_fails_and_says_why() {
             spec.basic = BasicPolicy::Gang;
             asks(spec, Some(RACK), None);
         });
-        assert_eq!((jobs.state("rl"), jobs.places("rl").len()), (Some(ScheduleState::Unscheduled), 0));
+        assert_eq!(jobs.stand("rl"), (Some(ScheduleState::Unscheduled), 0));
         assert_eq!(jobs.after(400).state("rl"), Some(state), "{}", jobs.message("rl"));
-        assert!(jobs.message("rl").contains(said), "{}", jobs.message("rl"));
+        tells(jobs.message("rl"), [said]);
     }
 }
 
@@ -165,9 +152,9 @@ fn a_wish_that_cannot_be_read_keeps_the_job_waiting_and_is_named() {
     jobs.run("rl", CPU, (1, CPU), |spec| spec.topology = bad.map(|spec| spec.map(Arc::new)));
     let told = BadValue::new("baton.io/required-topology", "one rack", "is neither a layer nor a label of nodes");
     assert_eq!(jobs.state("rl"), Some(ScheduleState::Unscheduled));
-    assert!(jobs.message("rl").contains(&told.to_string()), "{}", jobs.message("rl"));
+    tells(jobs.message("rl"), [told.to_string()]);
     jobs.change("rl", |facts| asks(facts.spec.as_mut().unwrap(), Some(RACK), None));
-    assert_eq!((jobs.places("rl").len(), racks(&jobs, "rl")), (2, named(&["r1"])));
+    assert_eq!((jobs.places("rl").len(), jobs.racks("rl")), (2, named(&["r1"])));
 }
 
 #[test]
@@ -199,7 +186,7 @@ fn random_jobs_take_one_rack_with_as_many_places_as_it_has_room_for() {
         let story =
             || format!("seed {seed}: {texts:?} {workers} {policy:?}: {:?} {}", jobs.places("rl"), jobs.message("rl"));
         assert_eq!(jobs.places("rl").len(), expected, "{}", story());
-        assert!(racks(&jobs, "rl").len() <= 1 && !racks(&jobs, "rl").contains("-"), "{}", story());
+        assert!(jobs.racks("rl").len() <= 1 && !jobs.racks("rl").contains("-"), "{}", story());
         whole += usize::from(expected == all);
         jobs.check();
     }

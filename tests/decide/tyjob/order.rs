@@ -1,18 +1,9 @@
 //! Queue policies: the figures of DRF, folded GPU names, and the mixed order.
 
-use std::time::Duration;
+use baton::decide::tyjob::placement::{Folded, GPU_PERCENT, PriorityClassFacts, Ranked, Share, dominant_share, order};
 
-use baton::contract::PodKey;
-use baton::contract::tyjob::{JobQueuePolicy, ScheduleState};
-use baton::decide::scheduler::Config;
-use baton::decide::tyjob::placement::{
-    Folded, GPU_PERCENT, JobFacts, PriorityClassFacts, Ranked, Share, dominant_share, order,
-};
-use baton::decide::world::{Resources, WorldEvent};
-use jiff::Timestamp;
-
-use crate::harness::tyjobs::{TestJobs, key};
-use crate::harness::{pod, wall};
+use crate::harness::tyjobs::key;
+use crate::prelude::*;
 
 fn amounts(list: &[(&str, &str)]) -> Resources {
     Resources::of(list.iter().map(|(name, amount)| (*name, amount.parse().unwrap())))
@@ -140,17 +131,20 @@ fn one_node() -> TestJobs {
     jobs
 }
 
-/// A job of a leader of one CPU and a worker of this many.
-fn tell_job(jobs: &mut TestJobs, name: &str, worker: &str, edit: impl FnOnce(&mut JobFacts)) {
-    let mut facts = jobs.job(name, &[("cpu", "1")], (1, &[("cpu", worker)]));
-    edit(&mut facts);
-    jobs.submit(facts);
-}
+impl TestJobs {
+    /// A job of a leader of one CPU and a worker of this many.
+    fn job_comes(&mut self, name: &str, worker: &str, edit: impl FnOnce(&mut JobFacts)) -> &mut Self {
+        let mut facts = self.job(name, &[("cpu", "1")], (1, &[("cpu", worker)]));
+        edit(&mut facts);
+        self.submit(facts)
+    }
 
-fn tell_pod(jobs: &mut TestJobs, priority: i32, age: u64) {
-    let mut single = pod("single", &[("cpu", "4")], jobs.cluster.now - Duration::from_secs(age));
-    (single.spec.priority, single.spec.never_preempts) = (priority, true);
-    jobs.cluster.submit(single);
+    fn single_comes(&mut self, priority: i32, age: u64) -> &mut Self {
+        let mut single = pod("single", &[("cpu", "4")], self.cluster.now - Duration::from_secs(age));
+        (single.spec.priority, single.spec.never_preempts) = (priority, true);
+        self.cluster.submit(single);
+        self
+    }
 }
 
 fn high(facts: &mut JobFacts) {
@@ -160,31 +154,23 @@ fn high(facts: &mut JobFacts) {
 #[test]
 fn a_round_has_the_priority_of_the_highest_job_that_waits_whenever_it_came() {
     let mut jobs = one_node();
-    tell_job(&mut jobs, "a", "9", |_| {});
-    tell_pod(&mut jobs, 100, 0);
-    tell_job(&mut jobs, "b", "3", high);
-    jobs.cluster.settle();
+    jobs.job_comes("a", "9", |_| {}).single_comes(100, 0).job_comes("b", "3", high).cluster.settle();
     assert_eq!((jobs.state("b"), jobs.cluster.node_of("single")), (Some(ScheduleState::ScheduledSucceed), None));
 }
 
 #[test]
 fn a_round_has_the_time_of_the_oldest_job_that_waits_whenever_it_came() {
     let mut jobs = one_node();
-    tell_job(&mut jobs, "a", "9", |_| {});
-    tell_pod(&mut jobs, 0, 10);
+    jobs.job_comes("a", "9", |_| {}).single_comes(0, 10);
     let old = wall(jobs.cluster.now - Duration::from_secs(20));
-    tell_job(&mut jobs, "b", "3", |facts| facts.created = old);
-    jobs.cluster.settle();
+    jobs.job_comes("b", "3", |facts| facts.created = old).cluster.settle();
     assert_eq!((jobs.state("b"), jobs.cluster.node_of("single")), (Some(ScheduleState::ScheduledSucceed), None));
 }
 
 #[test]
 fn a_round_does_not_keep_the_priority_of_a_job_that_is_gone() {
     let mut jobs = one_node();
-    tell_job(&mut jobs, "a", "3", |_| {});
-    tell_job(&mut jobs, "b", "9", high);
-    tell_pod(&mut jobs, 100, 0);
-    jobs.remove("b");
+    jobs.job_comes("a", "3", |_| {}).job_comes("b", "9", high).single_comes(100, 0).remove("b");
     assert_eq!((jobs.state("a"), jobs.cluster.node_of("single")), (Some(ScheduleState::Unscheduled), Some("n")));
 }
 
@@ -192,9 +178,9 @@ fn a_round_does_not_keep_the_priority_of_a_job_that_is_gone() {
 fn a_round_goes_on_to_its_last_job_though_the_first_is_written_meanwhile() {
     let mut jobs = TestJobs::with(Config { batch: 4, ..Config::default() });
     jobs.node("n", 4, 0);
-    (0..6).for_each(|at| tell_job(&mut jobs, &format!("hopeless-{at}"), "9", |_| {}));
+    (0..6).for_each(|at| _ = jobs.job_comes(&format!("hopeless-{at}"), "9", |_| {}));
     jobs.cluster.settle();
-    tell_job(&mut jobs, "young", "1", |_| {});
+    jobs.job_comes("young", "1", |_| {});
     for _ in 0..4 {
         for job in [key("hopeless-0"), key("hopeless-4")] {
             jobs.cluster.jobs.get_mut(&job).unwrap().version += 1;
@@ -208,10 +194,9 @@ fn a_round_goes_on_to_its_last_job_though_the_first_is_written_meanwhile() {
 #[test]
 fn drf_jobs_share_the_places_of_their_own_pod_priority_only() {
     let mut jobs = one_node();
-    tell_pod(&mut jobs, 2000, 0);
-    jobs.cluster.settle();
+    jobs.single_comes(2000, 0).cluster.settle();
     let mut job = |name, worker, priority, queue, edit: fn(&mut JobFacts)| {
-        tell_job(&mut jobs, name, worker, |facts| {
+        jobs.job_comes(name, worker, |facts| {
             let spec = facts.spec.as_mut().unwrap();
             (spec.priority, spec.queue) = (priority, queue);
             edit(facts);

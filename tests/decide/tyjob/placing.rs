@@ -1,14 +1,7 @@
 //! Jobs placed by the engine: nodes by policy, what is kept, and how the pods take their places over.
 
-use std::sync::Arc;
-
-use baton::contract::tyjob::{BasicPolicy, JobQueuePolicy, ScheduleState, Stage};
-use baton::contract::{DeviceType, PodKey};
-use baton::decide::world::JobClaim;
-
-use crate::harness::tyjobs::{TestJobs, key};
-
-const CPU: &[(&str, &str)] = &[("cpu", "1")];
+use crate::harness::tyjobs::key;
+use crate::prelude::*;
 
 #[test]
 fn bin_pack_fills_the_fullest_node_first() {
@@ -18,8 +11,7 @@ fn bin_pack_fills_the_fullest_node_first() {
     let (pods, nodes): (Vec<_>, Vec<_>) = jobs.places("rl").into_iter().unzip();
     assert_eq!(pods, ["actor-0", "actor-1", "actor-2", "actor-3", "learner"]);
     assert_eq!(nodes, ["c", "c", "c", "b", "c"]);
-    assert_eq!(jobs.facts("rl").allocations[0].pod, "rl-learner", "the leader is listed first");
-    jobs.check();
+    assert_eq!(jobs.checked().facts("rl").allocations[0].pod, "rl-learner", "the leader is listed first");
 }
 
 #[test]
@@ -45,10 +37,8 @@ fn a_gang_is_placed_whole_or_not_at_all() {
     let mut jobs = TestJobs::on("a", 4, 0);
     jobs.run("rl", CPU, (4, CPU), |spec| spec.basic = BasicPolicy::Gang);
     assert_eq!((jobs.state("rl"), jobs.reserved()), (Some(ScheduleState::Unscheduled), 0));
-    assert!(jobs.message("rl").contains("all are needed"), "{}", jobs.message("rl"));
-    assert!(jobs.message("rl").contains("insufficient cpu"), "{}", jobs.message("rl"));
-    jobs.node("b", 1, 0);
-    jobs.cluster.wait(2);
+    tells(jobs.message("rl"), ["all are needed", "insufficient cpu"]);
+    jobs.node("b", 1, 0).cluster.wait(2);
     assert_eq!((jobs.state("rl"), jobs.reserved()), (Some(ScheduleState::ScheduledSucceed), 5));
     jobs.check();
 }
@@ -57,13 +47,9 @@ fn a_gang_is_placed_whole_or_not_at_all() {
 fn a_job_starts_with_its_minimum_and_the_rest_follows() {
     let mut jobs = TestJobs::on("a", 3, 0);
     jobs.run("rl", CPU, (4, CPU), |spec| spec.min_workers = 2);
-    assert_eq!((jobs.state("rl"), jobs.places("rl").len()), (Some(ScheduleState::ScheduledPartly), 3));
-    jobs.start("rl");
-    jobs.node("b", 8, 0);
-    jobs.cluster.wait(2);
-    assert_eq!((jobs.state("rl"), jobs.places("rl").len()), (Some(ScheduleState::ScheduledSucceed), 5));
-    jobs.controller("rl");
-    assert_eq!((jobs.cluster.bound(), jobs.reserved()), (5, 0));
+    assert_eq!(jobs.stand("rl"), (Some(ScheduleState::ScheduledPartly), 3));
+    assert_eq!(jobs.start("rl").node("b", 8, 0).after(2).stand("rl"), (Some(ScheduleState::ScheduledSucceed), 5));
+    assert_eq!((jobs.controller("rl").cluster.bound(), jobs.reserved()), (5, 0));
     jobs.check();
 }
 
@@ -74,7 +60,7 @@ fn below_the_minimum_nothing_is_kept() {
     assert_eq!((jobs.state("rl"), jobs.reserved()), (Some(ScheduleState::Unscheduled), 0));
     assert!(jobs.facts("rl").allocations.is_empty());
     assert!(!jobs.facts("rl").scheduled.as_ref().unwrap().holds);
-    assert!(jobs.message("rl").contains("2 are needed"), "{}", jobs.message("rl"));
+    tells(jobs.message("rl"), ["2 are needed"]);
 }
 
 #[test]
@@ -84,11 +70,9 @@ fn pods_take_their_places_over_and_end_up_bound_with_their_devices() {
     jobs.run("rl", gpus, (3, gpus), |_| {});
     assert_eq!((jobs.state("rl"), jobs.reserved()), (Some(ScheduleState::ScheduledSucceed), 4));
     // What is reserved is no other job's.
-    jobs.cluster.comes("alone", &[("nvidia.com/gpu", "1")]);
-    assert_eq!(jobs.cluster.node_of("alone"), None);
+    assert_eq!(jobs.cluster.comes("alone", ONE).node_of("alone"), None);
     let places = jobs.places("rl");
-    jobs.start("rl");
-    assert_eq!(jobs.reserved(), 0);
+    assert_eq!(jobs.start("rl").reserved(), 0);
     for (short, node) in places {
         let name = format!("rl-{short}");
         assert_eq!(jobs.cluster.node_of(&name), Some(node.as_str()), "{name}");
@@ -113,8 +97,7 @@ fn a_forged_claim_counts_for_nothing() {
     }
     assert_eq!(jobs.reserved(), 3);
     // With room beside the job it is a pod like any other.
-    jobs.node("b", 1, 0);
-    jobs.cluster.pod_as("forged", CPU, |facts| facts.spec.job = claim("uid-no", "no"));
+    jobs.node("b", 1, 0).cluster.pod_as("forged", CPU, |facts| facts.spec.job = claim("uid-no", "no"));
     assert_eq!(jobs.cluster.after(1).node_of("forged"), Some("b"));
 }
 
@@ -126,8 +109,7 @@ fn the_smaller_dominant_share_goes_first_where_both_ask_for_drf() {
     let large: &[(&str, &str)] = &[("cpu", "4")];
     let small: &[(&str, &str)] = &[("cpu", "3")];
     let drf = |spec: &mut baton::decide::tyjob::placement::JobSpec| spec.queue = JobQueuePolicy::Drf;
-    jobs.run("a-large", large, (1, large), drf);
-    jobs.run("b-small", small, (1, small), drf);
+    jobs.run("a-large", large, (1, large), drf).run("b-small", small, (1, small), drf);
     jobs.cluster.change_node("a", |facts| facts.unschedulable = false);
     assert_eq!(jobs.after(2).state("b-small"), Some(ScheduleState::ScheduledSucceed));
     assert_eq!(jobs.state("a-large"), Some(ScheduleState::Unscheduled));
@@ -140,7 +122,7 @@ fn a_job_that_never_fits_fails_after_the_grace_and_not_before() {
     jobs.run("rl", large, (1, CPU), |_| {});
     assert_eq!(jobs.after(298).state("rl"), Some(ScheduleState::Unscheduled));
     assert_eq!(jobs.after(4).state("rl"), Some(ScheduleState::ScheduledFailed));
-    assert!(jobs.message("rl").contains("the leader learner fits on none of 1 nodes"), "{}", jobs.message("rl"));
+    tells(jobs.message("rl"), ["the leader learner fits on none of 1 nodes"]);
     // A larger node comes before the controller has ended the job.
     jobs.node("b", 8, 0);
     assert_eq!(jobs.after(2).state("rl"), Some(ScheduleState::ScheduledSucceed));
@@ -153,8 +135,7 @@ fn a_job_that_only_waits_for_others_to_leave_never_fails() {
     jobs.run("rl", CPU, (3, CPU), |spec| spec.basic = BasicPolicy::Gang);
     jobs.cluster.change_node("a", |facts| facts.unschedulable = true);
     assert_eq!(jobs.after(400).state("rl"), Some(ScheduleState::Unscheduled), "cordoned nodes count");
-    jobs.cluster.change_node("a", |facts| facts.unschedulable = false);
-    jobs.cluster.finish("taken");
+    jobs.cluster.change_node("a", |facts| facts.unschedulable = false).finish("taken");
     assert_eq!(jobs.after(2).state("rl"), Some(ScheduleState::ScheduledSucceed));
 }
 
@@ -163,8 +144,7 @@ fn an_invalid_job_and_one_that_has_ended_get_nothing() {
     let mut jobs = TestJobs::on("a", 8, 0);
     let mut invalid = jobs.job("bad", CPU, (1, CPU));
     (invalid.spec, invalid.stage) = (Err("spec.leader.name: empty".into()), None);
-    jobs.submit(invalid);
-    jobs.run("rl", CPU, (2, CPU), |_| {});
+    jobs.submit(invalid).run("rl", CPU, (2, CPU), |_| {});
     assert_eq!((jobs.state("bad"), jobs.reserved()), (None, 3), "the controller ends it");
     // The controller has seen it and has nothing against it: only the scheduler knows.
     jobs.change("bad", |facts| facts.stage = Some(Stage::Pending));

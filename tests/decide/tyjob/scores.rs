@@ -7,17 +7,16 @@
 //! | c | 8 / 10 | 70 / 100 | none |
 //! | d | 2 / 10 | 20 / 100 | 600 / 800 |
 
-use baton::contract::tyjob::{BasicPolicy, Role};
+use baton::contract::tyjob::Role;
 use baton::decide::core::MetricWeights;
 use baton::decide::tyjob::placement::{Metric, Rank, Utilisation};
-use baton::decide::world::Resources;
 
-use crate::harness::tyjobs::TestJobs;
+use crate::prelude::*;
 
-fn cluster() -> [(&'static str, Utilisation); 4] {
+fn cluster() -> [Utilisation; 4] {
     let load =
         |cpu: i64, memory, gpu, gpus| Utilisation { used: [cpu * 1000, memory, gpu], total: [10_000, 100, gpus] };
-    [("a", load(0, 0, 0, 800)), ("b", load(5, 20, 400, 800)), ("c", load(8, 70, 0, 0)), ("d", load(2, 20, 600, 800))]
+    [load(0, 0, 0, 800), load(5, 20, 400, 800), load(8, 70, 0, 0), load(2, 20, 600, 800)]
 }
 
 /// 1 CPU, 10 memory, and GPUs.
@@ -29,46 +28,28 @@ fn pod(gpus: i64) -> Resources {
     pod
 }
 
-fn table(policy: BasicPolicy, role: Role, gpus: i64) -> [(&'static str, i64); 4] {
-    let metric = Metric::of(policy, role);
-    cluster().map(|(name, load)| (name, metric.rate(&load, &pod(gpus), &MetricWeights::default())))
-}
-
 #[test]
-fn bin_pack_and_gang_take_the_weighted_mean_of_utilisation() {
-    // a: (0.1 + 0.1 + 0) / 3; b: (0.6 + 0.3 + 0.5) / 3; c: (0.9 + 0.8) / 2; d: (0.3 + 0.3 + 0.75) / 3
-    let wanted = [("a", 66_666_667), ("b", 466_666_667), ("c", 850_000_000), ("d", 450_000_000)];
-    for policy in [BasicPolicy::BinPack, BasicPolicy::Gang, BasicPolicy::JobAffinity] {
-        assert_eq!(table(policy, Role::Worker, 0), wanted, "{policy:?}");
-        assert_eq!(table(policy, Role::Leader, 0), wanted, "{policy:?}");
+fn every_policy_rates_by_its_own_means_of_utilisation() {
+    for (policy, role, gpus, wanted) in [
+        // a: (0.1 + 0.1 + 0) / 3; b: (0.6 + 0.3 + 0.5) / 3; c: (0.9 + 0.8) / 2; d: (0.3 + 0.3 + 0.75) / 3
+        (BasicPolicy::BinPack, Role::Worker, 0, [66_666_667, 466_666_667, 850_000_000, 450_000_000]),
+        (BasicPolicy::BinPack, Role::Leader, 0, [66_666_667, 466_666_667, 850_000_000, 450_000_000]),
+        (BasicPolicy::Gang, Role::Worker, 0, [66_666_667, 466_666_667, 850_000_000, 450_000_000]),
+        (BasicPolicy::Gang, Role::Leader, 0, [66_666_667, 466_666_667, 850_000_000, 450_000_000]),
+        (BasicPolicy::JobAffinity, Role::Worker, 0, [66_666_667, 466_666_667, 850_000_000, 450_000_000]),
+        (BasicPolicy::JobAffinity, Role::Leader, 0, [66_666_667, 466_666_667, 850_000_000, 450_000_000]),
+        (BasicPolicy::JobAntiAffinity, Role::Worker, 0, [933_333_333, 533_333_333, 150_000_000, 550_000_000]),
+        // Little use, GPUs raised. a: (0.1 + 0.1 + 3 * 0.125) / 5; b: (0.6 + 0.3 + 3 * 0.625) / 5; c: 0.85; d: (0.6 + 3 * 0.875) / 5
+        (BasicPolicy::LeaderFirst, Role::Leader, 1, [885_000_000, 445_000_000, 150_000_000, 355_000_000]),
+        // Much use, CPU raised. a: (0.3 + 0.1 + 0) / 5; b: (1.8 + 0.3 + 0.5) / 5; c: (2.7 + 0.8) / 4; d: (0.9 + 0.3 + 0.75) / 5
+        (BasicPolicy::LeaderFirst, Role::Worker, 0, [80_000_000, 520_000_000, 875_000_000, 390_000_000]),
+        // What CPU and memory lie apart is taken off. a: 1 * 0.0667; b: (1 - 0.3) * 0.4667; c: (1 - 0.1) * 0.85; d: 1 * 0.45
+        (BasicPolicy::MinFragment, Role::Worker, 0, [66_666_667, 326_666_667, 765_000_000, 450_000_000]),
+    ] {
+        let metric = Metric::of(policy, role);
+        let rates = cluster().map(|load| metric.rate(&load, &pod(gpus), &MetricWeights::default()));
+        assert_eq!(rates, wanted, "{policy:?} with {gpus} GPUs");
     }
-}
-
-#[test]
-fn leader_first_rates_the_leader_by_little_use_with_gpus_raised() {
-    // a: (0.1 + 0.1 + 3 * 0.125) / 5 = 0.115; b: (0.6 + 0.3 + 3 * 0.625) / 5 = 0.555; c: 0.85; d: (0.6 + 3 * 0.875) / 5 = 0.645
-    let wanted = [("a", 885_000_000), ("b", 445_000_000), ("c", 150_000_000), ("d", 355_000_000)];
-    assert_eq!(table(BasicPolicy::LeaderFirst, Role::Leader, 1), wanted);
-}
-
-#[test]
-fn leader_first_rates_workers_by_much_use_with_cpu_raised() {
-    // a: (0.3 + 0.1 + 0) / 5; b: (1.8 + 0.3 + 0.5) / 5; c: (2.7 + 0.8) / 4; d: (0.9 + 0.3 + 0.75) / 5
-    let wanted = [("a", 80_000_000), ("b", 520_000_000), ("c", 875_000_000), ("d", 390_000_000)];
-    assert_eq!(table(BasicPolicy::LeaderFirst, Role::Worker, 0), wanted);
-}
-
-#[test]
-fn min_fragment_takes_off_what_cpu_and_memory_lie_apart() {
-    // a: 1 * 0.0667; b: (1 - 0.3) * 0.4667; c: (1 - 0.1) * 0.85; d: 1 * 0.45
-    let wanted = [("a", 66_666_667), ("b", 326_666_667), ("c", 765_000_000), ("d", 450_000_000)];
-    assert_eq!(table(BasicPolicy::MinFragment, Role::Worker, 0), wanted);
-}
-
-#[test]
-fn job_anti_affinity_prefers_little_use() {
-    let wanted = [("a", 933_333_333), ("b", 533_333_333), ("c", 150_000_000), ("d", 550_000_000)];
-    assert_eq!(table(BasicPolicy::JobAntiAffinity, Role::Worker, 0), wanted);
 }
 
 #[test]
@@ -110,10 +91,8 @@ fn what_a_node_has_given_of_its_gpus_is_the_sum_of_what_each_pod_takes() {
         ("q", "b", &share("10", "60")),
         ("r", "a", &[("koordinator.sh/gpu", "100")]),
     ] {
-        jobs.cluster.change_node(other, |facts| facts.unschedulable = true);
-        jobs.cluster.comes(name, limits);
-        jobs.serve();
-        jobs.cluster.change_node(other, |facts| facts.unschedulable = false);
+        jobs.cluster.change_node(other, |facts| facts.unschedulable = true).comes(name, limits);
+        jobs.serve().cluster.change_node(other, |facts| facts.unschedulable = false);
     }
     assert_eq!(jobs.cluster.bound(), 3);
     let asked: &[(&str, &str)] = &[("koordinator.sh/gpu", "20")];

@@ -13,8 +13,8 @@ use baton::ops::manifests::Values;
 use baton::sim::hardware::{NodeSpec, VirtualNode};
 use baton::sim::kubelet::{Kubelet, KubeletOptions};
 use k8s_openapi::api::core::v1::{Event, Pod};
+use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, PostParams};
-use kube::{Client, ResourceExt};
 
 use super::daemon::Daemon;
 use super::pods::PodSpec;
@@ -28,15 +28,10 @@ pub const NAMESPACE: &str = "default";
 /// Within this a lock must be gone after its holder was served or ended.
 pub const LOCK_GONE: Duration = Duration::from_secs(10);
 
-/// One node: machine, kubelet, agent.
 pub struct ClusterNode {
-    /// Name of the node.
     pub name: String,
-    /// Its hardware.
     pub hardware: VirtualNode,
-    /// Its kubelet.
     pub kubelet: Kubelet,
-    /// Its agent.
     pub agent: Daemon,
 }
 
@@ -44,7 +39,6 @@ pub struct ClusterNode {
 pub struct TestCluster {
     /// Nodes in order of creation.
     pub nodes: Vec<ClusterNode>,
-    /// The scheduler.
     pub scheduler: Daemon,
     /// Daemons of different versions meet each other's objects here: some are denied for a while.
     pub of_two_versions: bool,
@@ -155,7 +149,6 @@ impl TestCluster {
         self.pods_in("default")
     }
 
-    /// Creates a pod.
     pub async fn create(&self, pod: &PodSpec) {
         self.pods().create(&PostParams::default(), &pod.build()).await.expect("pod is created");
     }
@@ -207,13 +200,11 @@ impl TestCluster {
         .await
     }
 
-    /// Waits until the pod runs.
     pub async fn until_running(&self, name: &str) {
         let phase = self.until_phase(name, &["Running", "Failed"]).await;
         assert_eq!(phase, "Running", "pod {name}: {:?}", self.pod(name).await.and_then(|pod| pod.status));
     }
 
-    /// Waits until the pod is bound.
     pub async fn until_bound(&self, name: &str) -> String {
         until(&format!("pod {name} is bound"), SOON, async || self.pod(name).await?.spec?.node_name).await
     }
@@ -227,12 +218,10 @@ impl TestCluster {
         .await;
     }
 
-    /// The node lock's value.
     pub async fn lock(&self, node: &str) -> Option<String> {
         self.node_annotation(node, key::NODE_LOCK).await
     }
 
-    /// The events of pods and nodes.
     pub async fn events(&self) -> Vec<Event> {
         let events: Api<Event> = Api::namespaced(self.client.clone(), "default");
         events.list(&Default::default()).await.map_or_else(|_| Vec::new(), |list| list.items)
@@ -262,7 +251,6 @@ impl TestCluster {
         self.until_unlocked(LOCK_GONE).await;
     }
 
-    /// Waits until no node is locked.
     pub async fn until_unlocked(&self, deadline: Duration) {
         for node in &self.nodes {
             until(&format!("{} is unlocked", node.name), deadline, async || {

@@ -13,7 +13,6 @@ use super::wait::until;
 
 /// A running API server; stops when dropped.
 pub enum ControlPlane {
-    /// `baton::sim`.
     Simulated(ApiServer),
     /// etcd and kube-apiserver as child processes.
     Real(RealControlPlane),
@@ -57,7 +56,6 @@ pub struct NewerFlags {
 }
 
 impl NewerFlags {
-    /// No flags.
     pub const NONE: Self = Self { since: 0, flags: &[] };
 }
 

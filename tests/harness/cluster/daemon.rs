@@ -65,7 +65,6 @@ impl Daemon {
         }
     }
 
-    /// kill -9.
     pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             let _ = child.kill();

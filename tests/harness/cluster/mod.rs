@@ -8,6 +8,8 @@ pub mod daemon;
 pub mod directory;
 pub mod pods;
 pub mod server;
+#[path = "../tells.rs"]
+pub mod tells;
 pub mod wait;
 
 pub use cluster::{ClusterNode, LOCK_GONE, NAMESPACE, SOON, TestCluster};

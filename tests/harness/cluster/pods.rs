@@ -18,7 +18,6 @@ pub struct PodSpec {
     restarts: &'static str,
 }
 
-/// A pod of that name.
 pub fn pod(name: &str) -> PodSpec {
     let (name, none) = (name.to_owned(), serde_json::Map::new());
     PodSpec {
@@ -49,7 +48,6 @@ impl PodSpec {
         self.init.push(container(name, limits, 0));
         self
     }
-    /// A sidecar.
     pub fn sidecar(mut self, name: &str, limits: &[(&str, &str)]) -> Self {
         let mut sidecar = container(name, limits, 100_000);
         sidecar["restartPolicy"] = json!("Always");
@@ -66,12 +64,10 @@ impl PodSpec {
         self.node = Some(node.to_owned());
         self
     }
-    /// An annotation.
     pub fn annotation(mut self, key: &str, value: &str) -> Self {
         self.annotations.insert(key.to_owned(), json!(value));
         self
     }
-    /// A label.
     pub fn label(mut self, key: &str, value: &str) -> Self {
         self.labels.insert(key.to_owned(), json!(value));
         self
@@ -87,11 +83,9 @@ impl PodSpec {
     pub fn joint(self) -> Self {
         self.annotation(key::DEVICE_JOINT_ALLOCATE, r#"{"deviceTypes":["gpu","rdma"],"requiredScope":"SamePCIe"}"#)
     }
-    /// Its name.
     pub fn name(&self) -> &str {
         &self.name
     }
-    /// The object.
     pub fn build(&self) -> Pod {
         let selector = self.node.as_ref().map(|node| json!({"kubernetes.io/hostname": node}));
         serde_json::from_value(json!({

@@ -58,7 +58,6 @@ impl TestServer {
         Self::of(ControlPlane::Simulated(server), kubeconfig, dir).await
     }
 
-    /// The simulated server, over TLS.
     pub async fn with_tls() -> Self {
         Self::around(ApiServer::start(Options::default()).await.expect("simulated API server starts")).await
     }
@@ -80,7 +79,6 @@ impl TestServer {
         self.control_plane.simulated().expect("this test starts a simulated API server")
     }
 
-    /// A place in the directory.
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
@@ -219,7 +217,6 @@ impl TestServer {
         Api::namespaced(self.client.clone(), namespace)
     }
 
-    /// An annotation of a node.
     /// The pod in which the daemon would run, on a node: a port-forward leads to the daemon.
     pub async fn pod_of(&self, daemon: &Daemon, name: &str, labels: &[(&str, &str)], node: &str) {
         let admin = until(&format!("{name} has its address"), SOON, async || daemon.address("admin HTTP")).await;
@@ -249,7 +246,6 @@ impl TestServer {
         self.post_rbac(if kind == "Role" { &own } else { "clusterrolebindings" }, &binding).await;
     }
 
-    /// Posts an object of RBAC.
     pub async fn post_rbac(&self, path: &str, object: &Value) {
         let request = http::Request::post(format!("/apis/rbac.authorization.k8s.io/v1/{path}"));
         let request = request.header("content-type", "application/json").body(object.to_string().into_bytes());

@@ -45,6 +45,11 @@ impl TestGangs {
         Self { cluster: TestScheduler::with(config, DefaultSet::default()), accumulating: false }
     }
 
+    /// And groups may rest with reservations.
+    pub fn accumulating(self) -> Self {
+        Self { accumulating: true, ..self }
+    }
+
     /// No node yet, and an operator with this policy.
     pub fn by(policy: GangPolicy) -> Self {
         Self::with(Config { gangs: policy, ..Config::default() })
@@ -57,9 +62,9 @@ impl TestGangs {
     }
 
     /// The scheduler starts again, and so long passes.
-    pub fn restart(&mut self, seconds: u64) {
+    pub fn restart(&mut self, seconds: u64) -> &mut Self {
         self.cluster.restart();
-        self.wait(seconds);
+        self.after(seconds)
     }
 
     /// The same, where groups may rest with reservations.
@@ -70,14 +75,14 @@ impl TestGangs {
     /// Nodes of so many GPUs, with CPUs for all.
     pub fn with_gpus(nodes: &[(&str, u32)]) -> Self {
         let mut gangs = Self::with(Config::default());
-        nodes.iter().for_each(|(node, gpus)| gangs.cluster.node(node, *gpus));
+        nodes.iter().for_each(|(node, gpus)| _ = gangs.cluster.node(node, *gpus));
         gangs
     }
 
     /// Nodes `n0` … of one CPU each, without devices and agent.
     pub fn on_ones(count: usize) -> Self {
         let mut gangs = Self::with(Config::default());
-        (0..count).for_each(|n| gangs.plain_node(&format!("n{n}"), 1, "x"));
+        (0..count).for_each(|n| _ = gangs.plain_node(&format!("n{n}"), 1, "x"));
         gangs
     }
 
@@ -88,13 +93,14 @@ impl TestGangs {
         gangs
     }
 
-    pub fn node(&mut self, name: &str, cpus: u32) {
+    pub fn node(&mut self, name: &str, cpus: u32) -> &mut Self {
         self.cluster.node(name, 8);
         self.cluster.change_node(name, |facts| facts.allocatable.set("cpu", Quantity::units(i64::from(cpus))));
+        self
     }
 
     /// A node without devices and agent.
-    pub fn plain_node(&mut self, name: &str, cpus: u32, pool: &str) {
+    pub fn plain_node(&mut self, name: &str, cpus: u32, pool: &str) -> &mut Self {
         self.cluster.plain.insert(name.into());
         self.cluster.plain_node(name, 0);
         self.cluster.change_node(name, |facts| {
@@ -102,6 +108,7 @@ impl TestGangs {
             let labels = [("pool", pool), ("kubernetes.io/hostname", name)];
             facts.labels = labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
         });
+        self
     }
 
     /// `namespace/name`, or a name in `ml`.
@@ -111,18 +118,25 @@ impl TestGangs {
     }
 
     /// A member of one CPU and this priority.
-    pub fn of_priority(&mut self, name: &str, priority: i32, keys: &[(String, String)]) {
-        self.asks_as(name, &[("cpu", "1")], keys, |facts| facts.spec.priority = priority);
+    pub fn of_priority(&mut self, name: &str, priority: i32, keys: &[(String, String)]) -> &mut Self {
+        self.asks_as(name, &[("cpu", "1")], keys, |facts| facts.spec.priority = priority)
     }
 
     /// Members `<prefix>-0` … of one CPU and this priority.
-    pub fn all_of_priority(&mut self, prefix: &str, count: usize, priority: i32, keys: &[(String, String)]) {
-        (0..count).for_each(|n| self.of_priority(&format!("{prefix}-{n}"), priority, keys));
+    pub fn all_of_priority(
+        &mut self,
+        prefix: &str,
+        count: usize,
+        priority: i32,
+        keys: &[(String, String)],
+    ) -> &mut Self {
+        (0..count).for_each(|n| _ = self.of_priority(&format!("{prefix}-{n}"), priority, keys));
+        self
     }
 
     /// The pod's keys are edited.
-    pub fn restate(&mut self, name: &str, keys: &[(String, String)]) {
-        self.change(name, |facts| facts.spec.gang = declared("ml", keys));
+    pub fn restate(&mut self, name: &str, keys: &[(String, String)]) -> &mut Self {
+        self.change(name, |facts| facts.spec.gang = declared("ml", keys))
     }
 
     /// A member that asks for `limits`.
@@ -131,8 +145,15 @@ impl TestGangs {
     }
 
     /// Members `<prefix>-0` … that each ask for `limits`.
-    pub fn all_ask(&mut self, prefix: &str, count: usize, limits: &[(&str, &str)], keys: &[(String, String)]) {
+    pub fn all_ask(
+        &mut self,
+        prefix: &str,
+        count: usize,
+        limits: &[(&str, &str)],
+        keys: &[(String, String)],
+    ) -> &mut Self {
         (0..count).for_each(|n| self.asks(&format!("{prefix}-{n}"), limits, keys));
+        self
     }
 
     /// The same as [`TestGangs::asks`], of a pod with more to it.
@@ -142,10 +163,11 @@ impl TestGangs {
         limits: &[(&str, &str)],
         keys: &[(String, String)],
         change: impl FnOnce(&mut PodFacts),
-    ) {
+    ) -> &mut Self {
         let mut facts = self.facts(name, limits, keys);
         change(&mut facts);
         self.cluster.submit(facts);
+        self
     }
 
     pub fn facts(&self, name: &str, limits: &[(&str, &str)], keys: &[(String, String)]) -> PodFacts {
@@ -165,56 +187,58 @@ impl TestGangs {
     }
 
     /// A member that the Job of this uid has made.
-    pub fn job_member(&mut self, name: &str, job: &str, keys: &[(String, String)]) {
-        self.asks_as(name, &[("cpu", "1")], keys, |facts| owned_by(facts, "Job", "batch/v1", job));
+    pub fn job_member(&mut self, name: &str, job: &str, keys: &[(String, String)]) -> &mut Self {
+        self.asks_as(name, &[("cpu", "1")], keys, |facts| owned_by(facts, "Job", "batch/v1", job))
     }
 
     /// The containers of a pod end badly.
-    pub fn fail(&mut self, name: &str) {
+    pub fn fail(&mut self, name: &str) -> &mut Self {
         let now = self.cluster.now;
-        self.change(name, |facts| end(facts, Phase::Failed, now));
+        self.change(name, |facts| end(facts, Phase::Failed, now))
     }
 
     /// Members `<gang>-0` …
-    pub fn members(&mut self, prefix: &str, count: usize, keys: &[(String, String)]) {
+    pub fn members(&mut self, prefix: &str, count: usize, keys: &[(String, String)]) -> &mut Self {
         (0..count).for_each(|n| self.member(&format!("{prefix}-{n}"), keys));
+        self
     }
 
     /// Members come, and everything happens that needs no time: see [`TestGangs::settle`].
-    pub fn come(&mut self, prefix: &str, count: usize, keys: &[(String, String)]) {
-        self.members(prefix, count, keys);
-        self.settle();
+    pub fn come(&mut self, prefix: &str, count: usize, keys: &[(String, String)]) -> &mut Self {
+        self.members(prefix, count, keys).settled()
     }
 
-    pub fn comes(&mut self, name: &str, keys: &[(String, String)]) {
+    pub fn comes(&mut self, name: &str, keys: &[(String, String)]) -> &mut Self {
         self.member(name, keys);
-        self.settle();
+        self.settled()
     }
 
-    /// The pod is deleted.
-    pub fn goes(&mut self, name: &str) {
+    pub fn goes(&mut self, name: &str) -> &mut Self {
         self.delete(name);
-        self.settle();
+        self.settled()
     }
 
-    pub fn change(&mut self, name: &str, change: impl FnOnce(&mut PodFacts)) {
+    pub fn change(&mut self, name: &str, change: impl FnOnce(&mut PodFacts)) -> &mut Self {
         let key = Self::key(name);
         change(self.cluster.pods.get_mut(&key).unwrap());
         self.cluster.tell_pod(&key);
+        self
     }
 
-    pub fn pod_group(&mut self, name: &str, change: impl FnOnce(&mut PodGroupFacts)) {
+    pub fn pod_group(&mut self, name: &str, change: impl FnOnce(&mut PodGroupFacts)) -> &mut Self {
         let mut facts = PodGroupFacts::new(PodGroupApi::Sigs, GangId::parse(name).unwrap());
         facts.created = wall(self.cluster.now);
         change(&mut facts);
         self.cluster.pod_groups.insert(facts.gang.clone(), facts.clone());
         self.cluster.event(WorldEvent::PodGroup(Box::new(facts)));
+        self
     }
 
-    pub fn pod_group_gone(&mut self, name: &str) {
+    pub fn pod_group_gone(&mut self, name: &str) -> &mut Self {
         let id = GangId::parse(name).unwrap();
         self.cluster.pod_groups.remove(&id);
         self.cluster.event(WorldEvent::PodGroupGone(PodGroupApi::Sigs, id));
+        self
     }
 
     pub fn delete(&mut self, name: &str) {
@@ -276,10 +300,19 @@ impl TestGangs {
         self.bound().iter().filter(|name| name.starts_with(prefix)).count()
     }
 
-    /// Reserved members of a gang.
+    /// The same of several.
+    pub fn counts<const N: usize>(&self, prefixes: [&str; N]) -> [usize; N] {
+        prefixes.map(|prefix| self.count(prefix))
+    }
+
     pub fn reserved(&self, name: &str) -> u32 {
         let id = GangId::parse(name).unwrap();
         self.cluster.world().gangs().gang(&id).map_or(0, |gang| gang.counts().reserved)
+    }
+
+    /// Bound and reserved members of a gang.
+    pub fn stand(&self, name: &str) -> (usize, u32) {
+        (self.count(name), self.reserved(&format!("ml/{name}")))
     }
 
     pub fn state(&self, name: &str) -> MemberState {

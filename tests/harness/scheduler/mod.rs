@@ -4,6 +4,8 @@ pub mod gangs;
 pub mod parts;
 pub mod scheduler;
 mod steps;
+#[path = "../tells.rs"]
+pub mod tells;
 pub mod tyjobs;
 pub mod values;
 

@@ -173,9 +173,9 @@ impl TestScheduler {
     pub fn moment(&self) -> Moment {
         Moment { mono: self.now, wall: wall(self.now) }
     }
-    pub fn lead(&mut self) {
+    pub fn lead(&mut self) -> &mut Self {
         let effects = self.scheduler.lead(true, self.moment());
-        self.perform(effects);
+        self.perform(effects)
     }
 
     /// A fresh scheduler on the same cluster: the old one's memory is gone, its requests are not answered.
@@ -212,16 +212,16 @@ impl TestScheduler {
         self.lead();
     }
 
-    // Verbs: what is in the cluster.
+    // Verbs: what is in the cluster. They give it back: steps that belong together stand in one line.
 
-    pub fn node(&mut self, name: &str, gpus: u32) {
+    pub fn node(&mut self, name: &str, gpus: u32) -> &mut Self {
         self.plain_node(name, gpus);
         let device = gpu_device(name, gpus);
         self.event(WorldEvent::Devices(Box::new(device)));
-        self.beat(name, Identity::Lock, &NAMES);
+        self.beat(name, Identity::Lock, &NAMES)
     }
 
-    pub fn plain_node(&mut self, name: &str, gpus: u32) {
+    pub fn plain_node(&mut self, name: &str, gpus: u32) -> &mut Self {
         let amounts = [("cpu", "64"), ("memory", "512Gi")].map(|(n, q)| (n, q.parse().unwrap()));
         let mut allocatable = Resources::of(amounts);
         for name in NAMES {
@@ -231,16 +231,16 @@ impl TestScheduler {
         let facts =
             NodeFacts { name: name.into(), allocatable: allocatable.into(), max_pods: 110, ..NodeFacts::default() };
         self.nodes.insert(name.into(), facts);
-        self.tell_node(name);
+        self.tell_node(name)
     }
 
-    pub fn change_node(&mut self, name: &str, change: impl FnOnce(&mut NodeFacts)) {
+    pub fn change_node(&mut self, name: &str, change: impl FnOnce(&mut NodeFacts)) -> &mut Self {
         change(self.nodes.get_mut(name).unwrap());
-        self.tell_node(name);
+        self.tell_node(name)
     }
 
-    pub fn beat(&mut self, node: &str, identity: Identity, registered: &[&str]) {
-        self.beat_status(node, Self::status(identity, registered));
+    pub fn beat(&mut self, node: &str, identity: Identity, registered: &[&str]) -> &mut Self {
+        self.beat_status(node, Self::status(identity, registered))
     }
 
     pub fn status(identity: Identity, registered: &[&str]) -> AgentStatus {
@@ -264,17 +264,17 @@ impl TestScheduler {
         self.say(node, AgentStatus { exceptions: None, ..Self::status(Identity::Lock, &NAMES) });
     }
 
-    pub fn beat_status(&mut self, node: &str, status: AgentStatus) {
+    pub fn beat_status(&mut self, node: &str, status: AgentStatus) -> &mut Self {
         self.lease += 1;
         let status = Some(status);
         let version = self.lease.to_string().into();
-        self.event(WorldEvent::Agent { node: node.into(), status, version, renewed: Some(wall(self.now)) });
+        self.event(WorldEvent::Agent { node: node.into(), status, version, renewed: Some(wall(self.now)) })
     }
 
     /// A daemon says this from now on.
-    pub fn say(&mut self, node: &str, status: AgentStatus) {
+    pub fn say(&mut self, node: &str, status: AgentStatus) -> &mut Self {
         self.said.insert(node.into(), status.clone());
-        self.beat_status(node, status);
+        self.beat_status(node, status)
     }
 
     /// Lets every agent renew its Lease.
@@ -283,19 +283,19 @@ impl TestScheduler {
             match self.said.get(&node).cloned() {
                 Some(status) => self.beat_status(&node, status),
                 None => self.beat(&node, Identity::Lock, &NAMES),
-            }
+            };
         }
     }
 
-    pub fn pod(&mut self, name: &str, limits: &[(&str, &str)]) {
+    pub fn pod(&mut self, name: &str, limits: &[(&str, &str)]) -> &mut Self {
         let facts = pod(name, limits, self.now);
-        self.submit(facts);
+        self.submit(facts)
     }
 
-    pub fn submit(&mut self, facts: PodFacts) {
+    pub fn submit(&mut self, facts: PodFacts) -> &mut Self {
         let key = facts.handoff.pod.key.clone();
         self.pods.insert(key.clone(), facts);
-        self.tell_pod(&key);
+        self.tell_pod(&key)
     }
 
     /// Another leader has bound a pod with the whole GPU of this minor.
@@ -308,16 +308,16 @@ impl TestScheduler {
         self.submit(facts);
     }
 
-    pub fn change_pod(&mut self, name: &str, change: impl FnOnce(&mut PodFacts)) {
+    pub fn change_pod(&mut self, name: &str, change: impl FnOnce(&mut PodFacts)) -> &mut Self {
         let key = PodKey::new("ml", name);
         change(self.pods.get_mut(&key).unwrap());
-        self.tell_pod(&key);
+        self.tell_pod(&key)
     }
 
-    pub fn delete(&mut self, name: &str) {
+    pub fn delete(&mut self, name: &str) -> &mut Self {
         let key = PodKey::new("ml", name);
         let facts = self.pods.remove(&key).unwrap();
-        self.event(WorldEvent::PodGone(key, facts.handoff.pod.uid));
+        self.event(WorldEvent::PodGone(key, facts.handoff.pod.uid))
     }
 
     pub fn finish(&mut self, name: &str) {
@@ -325,22 +325,23 @@ impl TestScheduler {
         self.change_pod(name, |facts| end(facts, Phase::Succeeded, now));
     }
 
-    pub fn set_lock(&mut self, node: &str, value: &str) {
+    pub fn set_lock(&mut self, node: &str, value: &str) -> &mut Self {
         self.locks.insert(node.into(), value.into());
-        self.tell_node(node);
+        self.tell_node(node)
     }
 
     /// The agent has served the pod that holds the lock.
-    pub fn agent_releases(&mut self, node: &str) {
+    pub fn agent_releases(&mut self, node: &str) -> &mut Self {
         self.locks.remove(node).expect("the node is locked");
-        self.tell_node(node);
+        self.tell_node(node)
     }
 
     // The scheduler's interface.
 
     /// Another replica leads from now on.
-    pub fn step_down(&mut self) {
+    pub fn step_down(&mut self) -> &mut Self {
         self.scheduler.lead(false, self.moment());
+        self
     }
     pub fn world(&self) -> &World {
         self.scheduler.world()
@@ -381,8 +382,15 @@ impl TestScheduler {
     pub fn node_of(&self, name: &str) -> Option<&str> {
         self.pods.get(&PodKey::new("ml", name))?.handoff.node.as_deref()
     }
+    pub fn nodes_of<const N: usize>(&self, names: [&str; N]) -> [Option<&str>; N] {
+        names.map(|name| self.node_of(name))
+    }
     pub fn holder(&self, node: &str) -> Option<&str> {
         self.locks.get(node)?.split(',').nth(2)
+    }
+    /// Where the pod is, and which one holds the lock of the node.
+    pub fn stand(&self, pod: &str, node: &str) -> (Option<&str>, Option<&str>) {
+        (self.node_of(pod), self.holder(node))
     }
     pub fn devices_of(&self, name: &str) -> DeviceAllocation {
         let text = &self.pods[&PodKey::new("ml", name)].handoff.assignment.device_allocated;
@@ -394,19 +402,19 @@ impl TestScheduler {
 
     // The machinery.
 
-    pub fn tell_node(&mut self, name: &str) {
+    pub fn tell_node(&mut self, name: &str) -> &mut Self {
         let mut facts = self.nodes[name].clone();
         facts.lock = self.locks.get(name).map(|value| value.as_str().into());
-        self.event(WorldEvent::Node(facts));
+        self.event(WorldEvent::Node(facts))
     }
-    pub fn tell_pod(&mut self, key: &PodKey) {
+    pub fn tell_pod(&mut self, key: &PodKey) -> &mut Self {
         let facts = Box::new(self.pods[key].clone());
-        self.event(WorldEvent::Pod(facts));
+        self.event(WorldEvent::Pod(facts))
     }
 
-    pub fn event(&mut self, event: WorldEvent) {
+    pub fn event(&mut self, event: WorldEvent) -> &mut Self {
         let effects = self.scheduler.event(event, self.moment());
-        self.perform(effects);
+        self.perform(effects)
     }
 
     /// Lets the scheduler work until nothing is left to do at this time.
@@ -454,23 +462,24 @@ impl TestScheduler {
     }
 
     /// Of the requests that were held, the first few reach the API server; the others never left.
-    pub fn deliver_only(&mut self, first: usize) {
+    pub fn deliver_only(&mut self, first: usize) -> &mut Self {
         self.hold = false;
         let mut held = std::mem::take(&mut self.held);
         held.truncate(first);
-        self.perform(held);
+        self.perform(held)
     }
 
     /// One of the requests that were held reaches the API server.
-    pub fn deliver_one(&mut self, at: usize) {
+    pub fn deliver_one(&mut self, at: usize) -> &mut Self {
         let effect = self.held.remove(at);
         self.perform_one(effect);
+        self
     }
 
-    pub fn deliver(&mut self) {
+    pub fn deliver(&mut self) -> &mut Self {
         self.hold = false;
         let held = std::mem::take(&mut self.held);
-        self.perform(held);
+        self.perform(held)
     }
 
     pub fn audit(&self) {
@@ -478,7 +487,7 @@ impl TestScheduler {
         assert!(violations.is_empty(), "{violations:#?}");
     }
 
-    pub fn perform(&mut self, effects: Effects) {
+    pub fn perform(&mut self, effects: Effects) -> &mut Self {
         if self.watchful {
             self.audit();
         }
@@ -490,6 +499,7 @@ impl TestScheduler {
                 self.perform_one(effect);
             }
         }
+        self
     }
 
     pub fn report(&mut self, report: EffectResult) {
@@ -634,9 +644,9 @@ impl TestScheduler {
         JobWriteResult::Done(version)
     }
 
-    pub fn tell_job(&mut self, key: &PodKey) {
+    pub fn tell_job(&mut self, key: &PodKey) -> &mut Self {
         let facts = Box::new(self.jobs[key].clone());
-        self.event(WorldEvent::Job(facts));
+        self.event(WorldEvent::Job(facts))
     }
 
     fn swap(&mut self, node: &str, expected: Option<&str>, new: Option<&str>) -> LockResult {
@@ -658,11 +668,11 @@ impl TestScheduler {
     }
 
     /// The Bindings that were not answered reach the API server.
-    pub fn arrive(&mut self) {
+    pub fn arrive(&mut self) -> &mut Self {
         for (pod, node, annotations) in std::mem::take(&mut self.late) {
             self.bind(&pod, &node, &annotations);
         }
-        self.settle();
+        self.settled()
     }
 
     fn bind(&mut self, pod: &PodRef, node: &str, annotations: &Annotations) -> BindResult {
@@ -730,13 +740,13 @@ impl TestScheduler {
         arrives
     }
 
-    pub fn tell_claim(&mut self, key: &PodKey) {
+    pub fn tell_claim(&mut self, key: &PodKey) -> &mut Self {
         let facts = self.claims[key].clone();
-        self.event(WorldEvent::Claim(key.clone(), facts));
+        self.event(WorldEvent::Claim(key.clone(), facts))
     }
 
-    pub fn tell_volume(&mut self, name: &str) {
+    pub fn tell_volume(&mut self, name: &str) -> &mut Self {
         let facts = self.volumes[name].clone();
-        self.event(WorldEvent::Volume(name.into(), facts));
+        self.event(WorldEvent::Volume(name.into(), facts))
     }
 }

@@ -48,7 +48,7 @@ impl TestJobs {
     /// Nodes that are alike.
     pub fn on_each(nodes: &[&str], cpus: u32, gpus: u32) -> Self {
         let mut jobs = Self::new();
-        nodes.iter().for_each(|node| jobs.node(node, cpus, gpus));
+        nodes.iter().for_each(|node| _ = jobs.node(node, cpus, gpus));
         jobs
     }
 
@@ -79,9 +79,10 @@ impl TestJobs {
     }
 
     /// A node of this many CPUs and GPUs, with 512 GiB.
-    pub fn node(&mut self, name: &str, cpus: u32, gpus: u32) {
+    pub fn node(&mut self, name: &str, cpus: u32, gpus: u32) -> &mut Self {
         self.cluster.node(name, gpus);
         self.cluster.change_node(name, |facts| facts.allocatable.set("cpu", Quantity::units(i64::from(cpus))));
+        self
     }
 
     /// A job of a leader and one set of workers, `actor`.
@@ -118,49 +119,55 @@ impl TestJobs {
         }
     }
 
-    pub fn submit(&mut self, facts: JobFacts) {
+    pub fn submit(&mut self, facts: JobFacts) -> &mut Self {
         let key = facts.job.key.clone();
         self.cluster.jobs.insert(key.clone(), facts);
         self.cluster.tell_job(&key);
+        self
     }
 
     /// As [`TestJobs::job`] and [`TestJobs::submit`], with an edit of the spec.
-    pub fn run(&mut self, name: &str, leader: Limits<'_>, workers: (i32, Limits<'_>), edit: impl FnOnce(&mut JobSpec)) {
+    pub fn run(
+        &mut self,
+        name: &str,
+        leader: Limits<'_>,
+        workers: (i32, Limits<'_>),
+        edit: impl FnOnce(&mut JobSpec),
+    ) -> &mut Self {
         let mut facts = self.job(name, leader, workers);
         edit(facts.spec.as_mut().unwrap());
-        self.submit(facts);
-        self.cluster.settle();
+        self.submit(facts).settled()
     }
 
-    pub fn change(&mut self, name: &str, edit: impl FnOnce(&mut JobFacts)) {
+    pub fn change(&mut self, name: &str, edit: impl FnOnce(&mut JobFacts)) -> &mut Self {
         let facts = self.cluster.jobs.get_mut(&key(name)).unwrap();
         facts.version += 1;
         edit(facts);
         self.cluster.tell_job(&key(name));
-        self.cluster.settle();
+        self.settled()
     }
 
     /// A ResourceQuota of the jobs' namespace, as admission and its controller keep it.
-    pub fn quota(&mut self, name: &str, spec: Value, used: Value) {
+    pub fn quota(&mut self, name: &str, spec: Value, used: Value) -> &mut Self {
         let status = json!({"hard": spec["hard"], "used": used});
         let object = json!({"metadata": {"name": name, "namespace": "ml"}, "spec": spec, "status": status});
         let rules = QuotaRules::read(&serde_json::from_value(object).unwrap());
         self.cluster.event(WorldEvent::Quota(key(name), Some(Box::new(rules))));
-        self.cluster.settle();
+        self.settled()
     }
 
     /// A LimitRange of the jobs' namespace.
-    pub fn limit_range(&mut self, item: Value) {
+    pub fn limit_range(&mut self, item: Value) -> &mut Self {
         let object = json!({"metadata": {"name": "limits", "namespace": "ml"}, "spec": {"limits": [item]}});
         let rules = LimitRangeRules::read(&serde_json::from_value(object).unwrap());
         self.cluster.event(WorldEvent::LimitRange(key("limits"), Some(Box::new(rules))));
-        self.cluster.settle();
+        self.settled()
     }
 
-    pub fn remove(&mut self, name: &str) {
+    pub fn remove(&mut self, name: &str) -> &mut Self {
         let facts = self.cluster.jobs.remove(&key(name)).unwrap();
         self.cluster.event(WorldEvent::JobGone(facts.job));
-        self.cluster.settle();
+        self.settled()
     }
 
     pub fn facts(&self, name: &str) -> &JobFacts {
@@ -173,6 +180,11 @@ impl TestJobs {
 
     pub fn message(&self, name: &str) -> &str {
         self.facts(name).scheduled.as_ref().map_or("", |scheduled| &scheduled.message)
+    }
+
+    /// Its state, and how many places it has.
+    pub fn stand(&self, name: &str) -> (Option<ScheduleState>, usize) {
+        (self.state(name), self.places(name).len())
     }
 
     /// Places by pod without the job's name: `learner`, `actor-0`.
@@ -199,11 +211,11 @@ impl TestJobs {
     }
 
     /// The controller makes what has a place and is not there: the leader, and the workers once it has an address.
-    pub fn controller(&mut self, name: &str) {
+    pub fn controller(&mut self, name: &str) -> &mut Self {
         let facts = self.facts(name);
         let placed = matches!(facts.state, Some(ScheduleState::ScheduledSucceed | ScheduleState::ScheduledPartly));
         if !placed || facts.is_over() {
-            return;
+            return self;
         }
         let address = facts.has_address;
         let wanted: Vec<String> = facts
@@ -224,30 +236,29 @@ impl TestJobs {
         if self.facts(name).stage != Some(Stage::Starting) && self.cluster.pods.contains_key(&key(&leader)) {
             self.change(name, |facts| facts.stage = Some(Stage::Starting));
         }
+        self
     }
 
     /// The leader runs and has an address.
-    pub fn leader_up(&mut self, name: &str) {
+    pub fn leader_up(&mut self, name: &str) -> &mut Self {
         self.cluster.change_pod(&format!("{name}-learner"), |facts| facts.handoff.phase = Phase::Running);
-        self.change(name, |facts| facts.has_address = true);
+        self.change(name, |facts| facts.has_address = true)
     }
 
     /// Agents serve the holders of locks, until no lock is held.
-    pub fn serve(&mut self) {
+    pub fn serve(&mut self) -> &mut Self {
         while let Some(node) = self.cluster.locks.keys().next().cloned() {
             self.cluster.agent_releases(&node);
             self.cluster.settle();
         }
+        self
     }
 
     /// The controller and the kubelets do all that they can.
-    pub fn start(&mut self, name: &str) {
-        self.controller(name);
-        self.leader_up(name);
-        self.controller(name);
+    pub fn start(&mut self, name: &str) -> &mut Self {
+        self.controller(name).leader_up(name).controller(name)
     }
 
-    /// Reservations in the world.
     pub fn reserved(&self) -> usize {
         self.cluster.job_records().values().map(JobRecord::reservations).sum()
     }
@@ -284,6 +295,12 @@ impl TestJobs {
                 assert_eq!(places.len(), names.len(), "{name} is a gang");
             }
         }
+    }
+
+    /// The same, before what is asserted.
+    pub fn checked(&self) -> &Self {
+        self.check();
+        self
     }
 
     /// Where a pod stands in the world.

@@ -1,10 +1,5 @@
 //! The node's agent, as the daemon puts it together, less discovery.
 
-use std::collections::BTreeMap;
-use std::path::Path;
-use std::sync::Arc;
-use std::time::Duration;
-
 use arc_swap::ArcSwap;
 use baton::agent::cgroups::Cgroups;
 use baton::agent::handoff::{
@@ -15,13 +10,13 @@ use baton::agent::kubelet::{Advertised, AdvertisedDevice, IdUnits, PluginsConfig
 use baton::agent::{AnswerError, Answerer, ContainerGrant};
 use baton::cluster::notice::Notices;
 use baton::contract::deviceplugin::ContainerAllocateResponse;
-use baton::contract::{DeviceId, DeviceType, key};
-use baton::decide::handoff::{AllocatePolicy, InventoryDevice, NodeInventory};
+use baton::decide::handoff::{InventoryDevice, NodeInventory};
 use baton::runtime::Backoff;
 use baton::runtime::metrics::MetricSet;
 use tokio::task::JoinSet;
 
 use super::handoff_node::{NODE, eventually};
+use crate::prelude::*;
 
 const NAMES: [&str; 4] = [key::NVIDIA_GPU, key::GPU_CORE, key::GPU_MEMORY_RATIO, key::RDMA];
 
@@ -40,7 +35,6 @@ impl Answerer for Names {
     }
 }
 
-/// A running agent.
 pub struct Agent {
     pub service: Arc<HandoffService>,
     plugins: ResourcePlugins,
@@ -55,12 +49,8 @@ pub fn inventory() -> NodeInventory {
             InventoryDevice { kind, minor, healthy: true, reason: None, memory_bytes, parent: None, mig_profile: None };
         inventory.devices.insert(DeviceId::parse(&id).unwrap(), device);
     };
-    for minor in 0..8 {
-        add(format!("GPU-{minor}"), DeviceType::Gpu, minor, Some(80 << 30));
-    }
-    for minor in 0..4 {
-        add(format!("0000:0{minor}:00.0"), DeviceType::Rdma, minor, None);
-    }
+    (0..8).for_each(|minor| add(format!("GPU-{minor}"), DeviceType::Gpu, minor, Some(80 << 30)));
+    (0..4).for_each(|minor| add(format!("0000:0{minor}:00.0"), DeviceType::Rdma, minor, None));
     inventory.registered = NAMES.into_iter().map(Box::from).collect();
     inventory
 }

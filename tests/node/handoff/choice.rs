@@ -1,14 +1,12 @@
 //! A kubelet that chooses other devices than the assignment, and the barrier that may stand against it.
 
-use baton::contract::key::NVIDIA_GPU;
-use baton::decide::handoff::{AllocatePolicy, IdMismatch};
-use baton::sim::kubelet::PodResourcesMode;
-use serde_json::{Value, json};
+use baton::decide::handoff::IdMismatch;
 
 use super::agent::Agent;
 use super::handoff_node::{HandoffNode, eventually};
 use super::pods::Kind::{App, Init};
 use super::pods::{container, gpus, pod};
+use crate::prelude::*;
 
 /// What the topology manager would leave of the GPUs.
 fn force(machine: &HandoffNode, ids: &[&str]) {
@@ -65,8 +63,7 @@ async fn other_ids_are_refused_where_the_operator_wants_that() {
         HandoffNode::with(AllocatePolicy { id_mismatch: IdMismatch::Reject, ..AllocatePolicy::default() }).await;
     force(&machine, &["GPU-0"]);
     machine.schedule(&gpus("a", &["GPU-5"])).await;
-    let text = machine.refused("a").await;
-    assert!(text.contains("GPU-5") && text.contains("default/a"), "{text}");
+    tells(machine.refused("a").await, ["GPU-5", "default/a"]);
     machine.unlocked().await;
     force(&machine, &[]);
     machine.serves(&gpus("again", &["GPU-5"])).await;
@@ -80,8 +77,7 @@ async fn a_pod_that_is_refused_after_its_first_call_frees_what_that_call_gave() 
     let half =
         pod("half", vec![container("m1", App, &gpu, &[("GPU-1", 100)]), container("m2", App, &gpu, &[("GPU-2", 100)])]);
     machine.schedule(&half).await;
-    let text = machine.refused("half").await;
-    assert!(text.contains("container m2") && text.contains("held by default/holder"), "{text}");
+    tells(machine.refused("half").await, ["container m2", "held by default/holder"]);
     machine.unlocked().await;
     machine.forgotten("half").await;
     machine.serves(&gpus("next", &["GPU-1"])).await;
@@ -98,8 +94,7 @@ async fn the_barrier_keeps_a_container_with_other_devices_from_starting() {
         waiting["reason"] == "CreateContainerConfigError"
     })
     .await;
-    let text = waiting["message"].as_str().unwrap_or_default();
-    assert!(text.contains("committed GPU-0, assigned are GPU-5"), "{text}");
+    tells(waiting["message"].as_str().unwrap_or_default(), ["committed GPU-0, assigned are GPU-5"]);
     assert_eq!(
         machine.object("a").unwrap()["status"]["phase"],
         "Pending",

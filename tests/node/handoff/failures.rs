@@ -1,21 +1,14 @@
 //! What breaks around the hand-off.
 
-use std::sync::Arc;
-use std::time::Duration;
-
 use baton::agent::handoff::NodeView;
-use baton::contract::LockRead;
 use baton::contract::deviceplugin::{AllocateRequest, ContainerAllocateRequest};
-use baton::contract::key::{NODE_LOCK, NVIDIA_GPU};
-use baton::runtime::clock;
+use baton::contract::key::NODE_LOCK;
 use baton::sim::apiserver::{Blackout, Effect, FaultRule};
-use baton::sim::kubelet::PodResourcesMode;
-use kube::api::{DeleteParams, Patch, PatchParams};
-use serde_json::json;
 
 use super::handoff_node::{HandoffNode, NODE, eventually};
 use super::pods::Kind::{App, Sidecar};
 use super::pods::{container, gpus, pod};
+use crate::prelude::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_a_restart_the_lock_of_a_served_pod_is_released_and_the_ledger_goes_on() {

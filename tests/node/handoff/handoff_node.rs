@@ -1,29 +1,20 @@
 //! One node, and the scheduler's side of the hand-off by hand: lock, then one Binding with all annotations.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
-use std::time::Duration;
-
 use baton::cluster::node_lock::{LockWrite, NodeLocks};
-use baton::contract::{Holder, LockFormat, LockRead, LockValue, PodKey, PodUid, key};
-use baton::decide::handoff::AllocatePolicy;
-use baton::runtime::clock;
-use baton::sim::kubelet::{Kubelet, KubeletOptions};
+use baton::contract::{Holder, LockFormat, LockValue, PodKey, PodUid};
+use baton::sim::kubelet::KubeletOptions;
 use k8s_openapi::api::core::v1::Pod;
-use kube::Api;
-use kube::api::{DeleteParams, PostParams};
-use serde_json::{Value, json};
 
 use super::agent::Agent;
 use super::pods::PodSpec;
-use crate::harness::{TestServer, wait};
+use crate::harness::TestServer;
+use crate::prelude::*;
 
 pub const NODE: &str = "node-a";
 /// A condition that does not hold within this time fails.
 /// Everything here takes milliseconds; a busy machine may take longer.
 pub const DEADLINE: Duration = Duration::from_secs(30);
 
-/// API server, kubelet and agent.
 pub struct HandoffNode {
     pub kubelet: Kubelet,
     pub agent: Option<Agent>,
@@ -32,7 +23,6 @@ pub struct HandoffNode {
     server: TestServer,
 }
 
-/// Waits for a condition.
 pub async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     wait::until(what, DEADLINE, async || holds().then_some(())).await;
 }
@@ -85,12 +75,10 @@ impl HandoffNode {
         .await;
     }
 
-    /// Ends the agent.
     pub async fn stop_agent(&mut self) {
         self.agent.take().unwrap().stop().await;
     }
 
-    /// Loses the ledger's file.
     pub fn lose_ledger(&self) {
         std::fs::remove_file(self.dir.path().join("state/ledger.json")).unwrap();
     }
@@ -173,7 +161,6 @@ impl HandoffNode {
         self.bind(spec, &uid, clock::wall()).await;
     }
 
-    /// The events for this reason.
     pub fn events(&self, reason: &str) -> Vec<Value> {
         let all = [self.server().objects("events.k8s.io", "events"), self.server().objects("", "events")].concat();
         all.into_iter().filter(|event| event["reason"] == reason).collect()
@@ -189,7 +176,6 @@ impl HandoffNode {
         Some(PodUid::new(self.object(pod)?["metadata"]["uid"].as_str()?))
     }
 
-    /// The pod's object.
     pub fn object(&self, pod: &str) -> Option<Value> {
         self.server().objects("", "pods").into_iter().find(|object| object["metadata"]["name"] == pod)
     }

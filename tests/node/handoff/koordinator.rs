@@ -1,14 +1,11 @@
 //! Pods that koord-scheduler placed: it writes no lock and no split per container, only `device-allocated` in Koordinator's form, by a
 //! patch of the pod before a plain Binding.
 
-use baton::contract::key;
-use baton::decide::handoff::AllocatePolicy;
 use baton::decide::lock::LockMode;
-use kube::api::{Patch, PatchParams, PostParams};
-use serde_json::{Value, json};
 
 use super::handoff_node::{HandoffNode, NODE};
 use super::pods::{Kind, PodSpec, container, gpus, pod};
+use crate::prelude::*;
 
 const KOORD: &str = "koord-scheduler";
 
@@ -64,5 +61,5 @@ async fn with_the_lock_as_proof_the_refusal_names_the_flags_that_serve_koord_sch
     koord_places(&machine, &gpus("a", &["GPU-0"]), json!({"gpu": [gpu(0, 100)]})).await;
     let text = machine.refused("a").await;
     let flags = "--node-lock=auto --scheduler-names=baton-scheduler,koord-scheduler";
-    assert!(text.contains("has no lock") && text.contains(flags), "{text}");
+    tells(text, ["has no lock", flags]);
 }

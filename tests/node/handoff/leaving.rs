@@ -1,16 +1,12 @@
 //! Pods that leave before their processes: the next pod is admitted, and its container starts when the devices are free. Judged by the
 //! processes of the simulated runtime, which no daemon sees.
 
-use baton::contract::{PodUid, key};
-use baton::runtime::clock;
-use baton::sim::kubelet::PodResourcesMode;
-use kube::api::{DeleteParams, Patch, PatchParams};
-use serde_json::json;
-use std::time::Duration;
+use baton::contract::PodUid;
 
 use super::handoff_node::{DEADLINE, HandoffNode, eventually};
 use super::pods::Kind::App;
 use super::pods::{PodSpec, container, gpus, pod};
+use crate::prelude::*;
 
 /// The pod runs, its process cannot be killed, and it is deleted by force.
 async fn leaves(machine: &HandoffNode, spec: &PodSpec) -> PodUid {

@@ -1,12 +1,10 @@
 //! Pods with their plans.
 
-use std::collections::BTreeMap;
-
 use baton::contract::allocation::Entries;
-use baton::contract::{ContainerDevices, DeviceAllocation, DeviceEntry, DeviceId, DeviceType, Quantity, key};
-use serde_json::{Value, json};
+use baton::contract::{ContainerDevices, DeviceAllocation, DeviceEntry, Quantity};
 
 use super::handoff_node::NODE;
+use crate::prelude::*;
 
 #[derive(Clone)]
 pub struct PodSpec {

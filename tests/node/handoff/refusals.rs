@@ -1,11 +1,10 @@
 //! Pods that must not be served, and whose text says why.
 
-use baton::contract::LockRead;
-use baton::decide::handoff::AllocatePolicy;
 use baton::decide::lock::LockMode;
 
 use super::handoff_node::{HandoffNode, NODE, eventually};
 use super::pods::gpus;
+use crate::prelude::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_under_a_foreign_lock_is_refused_and_the_lock_stays() {
@@ -17,7 +16,7 @@ async fn a_call_under_a_foreign_lock_is_refused_and_the_lock_stays() {
     machine.bind_without_lock(&gpus("a", &["GPU-0"])).await;
     let text = machine.refused("a").await;
     assert!(text.contains("code = FailedPrecondition") && text.contains("default/a, container main"), "{text}");
-    assert!(text.contains("is another pod's"), "{text}");
+    tells(text, ["is another pod's"]);
     assert_eq!(machine.lock_now(), held);
     assert_eq!(machine.agent().ledger_of("a").await, Vec::<String>::new());
 }
@@ -46,8 +45,7 @@ async fn under_auto_a_scheduled_pod_needs_no_lock() {
 async fn the_lock_goes_with_an_unusable_assignment_and_with_a_holder_that_is_gone() {
     let machine = HandoffNode::start().await;
     machine.schedule(&gpus("bad", &["GPU-77"])).await;
-    let text = machine.refused("bad").await;
-    assert!(text.contains("no gpu device GPU-77"), "{text}");
+    tells(machine.refused("bad").await, ["no gpu device GPU-77"]);
     machine.unlocked().await;
     let uid = machine.create(&gpus("gone", &["GPU-0"])).await;
     machine.lock("gone", &uid).await;

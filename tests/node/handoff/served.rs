@@ -5,6 +5,7 @@ use baton::contract::key::{GPU_CORE, GPU_MEMORY_RATIO, NVIDIA_GPU, RDMA};
 use super::handoff_node::HandoffNode;
 use super::pods::Kind::{App, Init, Sidecar};
 use super::pods::{container, gpus, pod};
+use crate::harness::tells::tells;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_gpu_goes_to_its_pod_and_the_lock_goes_away() {
@@ -58,8 +59,7 @@ async fn two_shares_live_on_one_gpu() {
     }
     let third = pod("s3", vec![container("main", App, &half, &[("GPU-4", 50)])]);
     machine.schedule(&third).await;
-    let text = machine.refused("s3").await;
-    assert!(text.contains("GPU-4 has no room") && text.contains("code = ResourceExhausted"), "{text}");
+    tells(machine.refused("s3").await, ["GPU-4 has no room", "code = ResourceExhausted"]);
     machine.unlocked().await;
 }
 

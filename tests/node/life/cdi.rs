@@ -1,13 +1,9 @@
 //! The CDI files that the daemon writes, judged by the rules of the format.
 
-use baton::agent::options::MigStrategy;
-use baton::contract::key::{NVIDIA_GPU, RDMA};
-use baton::sim::hardware::NodeSpec;
-use serde_json::Value;
-
 use super::reported::{get, readiness};
 use super::schema::Schema;
 use super::test_node::{TestNode, until};
+use crate::prelude::*;
 
 #[tokio::test]
 async fn both_files_keep_the_rules_of_the_format_and_name_every_device() {
@@ -65,15 +61,12 @@ async fn a_machine_without_devices_has_no_name_and_no_file_and_gets_them_with_it
     let mut node = TestNode::new(NodeSpec::new("cdi-empty"));
     let address = node.listens();
     node.options.gpu_sharing = false;
-    for gpu in 0..8 {
-        node.machine.remove(gpu).unwrap();
-    }
+    (0..8).for_each(|gpu| node.machine.remove(gpu).unwrap());
     let nics = node.machine.sysfs_root().join("class/infiniband");
     let aside = node.machine.sysfs_root().join("class/aside");
     std::fs::rename(&nics, &aside).unwrap();
     let (_kubelet, daemon) = (node.kubelet().await, node.daemon());
-    let said = readiness(address, &["nothing to register"]).await;
-    assert!(said.contains("200 OK"), "{said}");
+    tells(readiness(address, &["nothing to register"]).await, ["200 OK"]);
     assert!(get(address, "/livez").await.contains("200 OK"));
     // The kubelet would refuse pods whose limit of a name is zero where the name is registered and has no healthy device.
     assert!(node.sockets().is_empty());

@@ -1,17 +1,11 @@
 //! Virtual functions as a resource of their own: what the kubelet lists is what the container has, and none is given in two ways.
 
-use std::collections::BTreeSet;
-
-use baton::agent::kubelet::register::dial;
-use baton::contract::DeviceId;
-use baton::contract::key::RDMA;
 use baton::contract::podresources::GetPodResourcesRequest;
 use baton::contract::podresources::pod_resources_lister_client::PodResourcesListerClient;
-use baton::sim::hardware::NodeSpec;
-use serde_json::{Value, json};
 
 use super::reported::reporting;
 use super::test_node::{PATIENCE, TestNode, until};
+use crate::prelude::*;
 
 const NAME: &str = "example.com/rdma-vf";
 

@@ -1,18 +1,12 @@
 //! Devices that go out of service and come back, as the kubelet sees it.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsRawFd;
-use std::time::Duration;
 
-use baton::agent::kubelet::register::dial;
-use baton::agent::options::{DeviceListStrategy, MigStrategy};
-use baton::contract::DeviceId;
+use baton::agent::options::DeviceListStrategy;
 use baton::contract::deviceplugin::Empty;
-use baton::contract::deviceplugin::device_plugin_client::DevicePluginClient;
-use baton::contract::key::{NVIDIA_GPU, RDMA};
-use baton::sim::hardware::{NodeSpec, NvmlReturn, Shape};
 
 use super::test_node::{PATIENCE, TestNode, until};
+use crate::prelude::*;
 
 #[tokio::test]
 async fn four_gpus_of_which_one_then_two_fail_and_recover_are_offered_as_4_3_4_2_3_4() {
@@ -126,8 +120,7 @@ async fn a_gpu_with_mig_on_is_not_handed_out_whole_and_comes_back_when_it_is_off
         let (_kubelet, daemon) = node.start(NVIDIA_GPU, 7).await;
         let whole = node.machine.gpu_uuids()[2].clone();
         assert!(!node.offered().await[NVIDIA_GPU].contains(&whole));
-        let why = node.reason(&whole);
-        assert!(why.contains("MIG is on") && why.contains("nvidia-smi -mig 0"), "{why}");
+        tells(node.reason(&whole), ["MIG is on", "nvidia-smi -mig 0"]);
         node.machine.unsplit(2).unwrap();
         node.until(NVIDIA_GPU, 8).await;
         daemon.stop().await;
@@ -166,8 +159,7 @@ async fn a_kubelets_directory_removed_under_its_mount_ends_the_daemon() {
     let (_kubelet, daemon) = node.start(NVIDIA_GPU, 8).await;
     std::fs::remove_dir_all(&directory).unwrap();
     std::fs::create_dir_all(&directory).unwrap();
-    let error = daemon.error().await;
-    assert!(error.contains("was removed on the node"), "{error}");
+    tells(daemon.error().await, ["was removed on the node"]);
 }
 
 #[tokio::test]
@@ -175,17 +167,12 @@ async fn gpus_wait_for_their_fabric_and_are_offered_when_it_has_them() {
     let mut node = TestNode::new(NodeSpec::new("fabric"));
     node.options.gpu_sharing = false;
     // As after a boot, while the fabric manager is still at work.
-    for gpu in 0..8 {
-        node.machine.fabric(gpu, 2, 0).unwrap();
-    }
+    (0..8).for_each(|gpu| node.machine.fabric(gpu, 2, 0).unwrap());
     let (_kubelet, daemon) = (node.kubelet().await, node.daemon());
     until("the machine is known", || !node.handoff.inventory.lock().unwrap().devices.is_empty()).await;
-    let why = node.reason(&node.machine.gpu_uuids()[0]);
-    assert!(why.contains("fabric"), "{why}");
+    tells(node.reason(&node.machine.gpu_uuids()[0]), ["fabric"]);
     node.until(NVIDIA_GPU, 0).await;
-    for gpu in 0..8 {
-        node.machine.fabric(gpu, 3, 0).unwrap();
-    }
+    (0..8).for_each(|gpu| node.machine.fabric(gpu, 3, 0).unwrap());
     node.until(NVIDIA_GPU, 8).await;
     daemon.stop().await;
 }
@@ -323,8 +310,7 @@ async fn a_held_nic_that_dies_takes_no_pod_and_loses_its_node_to_the_next_that_h
     node.until(RDMA, 300).await;
     until("one device node has one owner", || of(0) == one(1)).await;
     let devices = node.handoff.inventory.lock().unwrap().devices.clone();
-    let why = node.reason(ids[0].as_str());
-    assert!(why.contains("left the machine"), "{why}");
+    tells(node.reason(ids[0].as_str()), ["left the machine"]);
     let numbers: Vec<i32> = ids.iter().map(|id| devices[id].minor).collect();
     assert_eq!(numbers, [0, 1, 2, 3], "the name of the dead NIC means no other one");
     // The whole function goes, and a daemon that starts now knows it from the CDI file and from its pod alone.
@@ -357,8 +343,7 @@ async fn an_unreadable_nic_does_not_hide_the_others() {
 async fn a_broken_nvml_hides_no_nic_and_is_waited_for_when_asked_to() {
     let mut node = TestNode::new(NodeSpec::new("broken"));
     node.machine.fail_start(NvmlReturn::DriverNotLoaded).unwrap();
-    let error = node.daemon().error().await;
-    assert!(error.contains("driver is not loaded") && error.contains("--fail-on-init-error=false"), "{error}");
+    tells(node.daemon().error().await, ["driver is not loaded", "--fail-on-init-error=false"]);
     node.options.fail_on_init_error = false;
     node.options.timings.nvml_retry = Duration::from_millis(100);
     let (_kubelet, daemon) = node.start(RDMA, 400).await;
@@ -395,8 +380,7 @@ async fn a_driver_reloaded_under_the_daemon_takes_its_gpus_out_and_brings_them_b
     node.machine.fail_calls(NvmlReturn::LibRmVersionMismatch).unwrap();
     node.until(NVIDIA_GPU, 0).await;
     assert_eq!(node.count(RDMA).await, 400, "the NICs have another driver");
-    let why = node.reason(&node.machine.gpu_uuids()[0]);
-    assert!(why.contains("version"), "{why}");
+    tells(node.reason(&node.machine.gpu_uuids()[0]), ["version"]);
     node.machine.fail_start(NvmlReturn::Success).unwrap();
     node.machine.fail_calls(NvmlReturn::Success).unwrap();
     node.until(NVIDIA_GPU, 8).await;

@@ -1,17 +1,13 @@
 //! Local processes that send what no kubelet sends: nothing breaks, and the kubelet is served meanwhile.
 
 use std::os::unix::fs::PermissionsExt;
-use std::time::Duration;
 
-use baton::agent::kubelet::register::dial;
 use baton::contract::deviceplugin as api;
-use baton::contract::deviceplugin::device_plugin_client::DevicePluginClient;
-use baton::contract::key::NVIDIA_GPU;
-use baton::sim::hardware::NodeSpec;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
 use super::test_node::{PATIENCE, TestNode};
+use crate::prelude::*;
 use crate::skip::skipped;
 
 #[tokio::test]

@@ -1,17 +1,11 @@
 //! Registration and all that a kubelet does to it.
 
 use std::fs::Permissions;
-use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
-use std::time::Duration;
-
-use baton::contract::key::{NVIDIA_GPU, RDMA};
-use baton::sim::hardware::NodeSpec;
 
 use super::reported::get;
 use super::test_node::{PATIENCE, TestNode, until};
-use crate::harness::wait;
+use crate::prelude::*;
 
 fn node() -> TestNode {
     TestNode::new(NodeSpec::new("life"))
@@ -189,6 +183,5 @@ async fn a_list_that_no_kubelet_can_receive_ends_the_start_with_the_numbers() {
     let scan = serde_json::json!({"driverVersion": "1", "nvmlVersion": "1", "gpus": gpus});
     std::fs::write(node.path("scan.json"), scan.to_string()).unwrap();
     node.options.paths.gpu_recording = Some(node.path("scan.json"));
-    let error = node.daemon().error().await;
-    assert!(error.contains("70000 ids of 700 devices") && error.contains("--gpu-sharing"), "{error}");
+    tells(node.daemon().error().await, ["70000 ids of 700 devices", "--gpu-sharing"]);
 }

@@ -1,13 +1,7 @@
 //! Split GPUs, as the kubelet is offered them under each strategy, while the partition changes.
 
-use std::collections::BTreeSet;
-
-use baton::agent::options::MigStrategy;
-use baton::contract::DeviceId;
-use baton::contract::key::NVIDIA_GPU;
-use baton::sim::hardware::{NodeSpec, Shape};
-
 use super::test_node::{TestNode, until};
+use crate::prelude::*;
 
 const SMALL: &str = "nvidia.com/mig-1g.10gb";
 const WHOLE: &str = "nvidia.com/mig-7g.80gb";
@@ -62,8 +56,7 @@ async fn profiles_that_differ_are_out_of_service_under_single_until_they_are_ali
     let (_kubelet, daemon) = (node.kubelet().await, node.daemon());
     until("the machine is known", || node.handoff.inventory.lock().unwrap().devices.len() > 7).await;
     node.until(NVIDIA_GPU, 0).await;
-    let why = node.reason(&odd[0]);
-    assert!(why.contains("--mig-strategy=mixed"), "{why}");
+    tells(node.reason(&odd[0]), ["--mig-strategy=mixed"]);
     node.machine.mig(3, &["3g.40gb", "3g.40gb"]).unwrap();
     node.until(NVIDIA_GPU, 8).await;
     daemon.stop().await;
@@ -72,13 +65,11 @@ async fn profiles_that_differ_are_out_of_service_under_single_until_they_are_ali
 #[tokio::test]
 async fn a_whole_gpu_among_split_ones_is_not_offered_under_single_and_says_why() {
     let node = node("odd", MigStrategy::Single);
-    for gpu in 0..3 {
-        node.machine.mig(gpu, &["7g.80gb"]).unwrap();
-    }
+    (0..3).for_each(|gpu| _ = node.machine.mig(gpu, &["7g.80gb"]).unwrap());
     let (_kubelet, daemon) = node.start(NVIDIA_GPU, 3).await;
     let whole = node.machine.gpu_uuids()[3].clone();
     assert!(!node.offered().await[NVIDIA_GPU].contains(&whole));
-    assert!(node.reason(&whole).contains("not split"), "{}", node.reason(&whole));
+    tells(node.reason(&whole), ["not split"]);
     daemon.stop().await;
 }
 

@@ -1,13 +1,10 @@
 //! Registration with a kubelet that refuses, forgets, drops and is replaced.
 
 use std::os::unix::fs::symlink;
-use std::time::Duration;
-
-use baton::contract::key::NVIDIA_GPU;
-use baton::sim::hardware::NodeSpec;
 
 use super::registrar::{Answer, Registrar};
 use super::test_node::{TestNode, until};
+use crate::prelude::*;
 
 /// One name only, and no wait longer than a moment.
 fn node(name: &str) -> TestNode {

@@ -1,12 +1,10 @@
 //! The kubelet's registration socket by hand: what it answers, whether it dials back, and what was registered.
 
 use std::collections::VecDeque;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::path::PathBuf;
+use std::sync::Mutex;
 
-use baton::agent::kubelet::register::dial;
 use baton::contract::deviceplugin as api;
-use baton::contract::deviceplugin::device_plugin_client::DevicePluginClient;
 use baton::contract::deviceplugin::registration_server::{Registration, RegistrationServer};
 use http::Request;
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -18,11 +16,11 @@ use tonic::{Response, Status};
 use tower::Service as _;
 
 use super::test_node::PATIENCE;
+use crate::prelude::*;
 
 /// What one registration comes to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
-    /// No.
     Refuse,
     /// Yes, and ListAndWatch is never opened.
     Forget,

@@ -1,27 +1,20 @@
 //! What the daemon tells the cluster, with no more rights than it is granted, and one pod served end to end.
 
-use std::net::SocketAddr;
-use std::time::Duration;
-
 use baton::cluster::notice::{Notice, Notices, Subject};
 use baton::contract::inventory::{Device, DeviceSpec};
-use baton::contract::key::{self, AGENT, NODE_GPU_MODEL, NODE_GPU_VENDOR, NVIDIA_GPU, PCIE_SWITCH};
+use baton::contract::key::{AGENT, NODE_GPU_MODEL, NODE_GPU_VENDOR, PCIE_SWITCH};
 use baton::contract::{AgentStatus, EventReason, Identity};
-use baton::runtime::clock;
 use baton::sim::apiserver::Rule;
-use baton::sim::hardware::{NodeSpec, NvmlReturn, Shape};
-use baton::sim::kubelet::Kubelet;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::events::v1::Event;
-use kube::Api;
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
-use serde_json::{Value, json};
+use kube::api::ListParams;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::test_node::{Daemon, PATIENCE, TestNode, until};
 use crate::harness::TestServer;
 use crate::harness::wait::until as waits;
+use crate::prelude::*;
 
 const USER: &str = "system:serviceaccount:baton-system:baton-device-plugin";
 const GROUP: &str = "scheduling.koordinator.sh";
@@ -364,7 +357,7 @@ async fn a_pod_that_the_kubelet_chose_for_is_served_and_shown_everywhere() {
     .await;
     let metrics = get(address, "/metrics").await;
     assert!(metrics.contains(r#"baton_node_allocate_total{resource="nvidia.com/gpu",result="served"} 1"#), "{metrics}");
-    assert!(metrics.contains(r#"baton_node_registered{resource="koordinator.sh/rdma"} 1"#), "{metrics}");
+    tells(metrics, [r#"baton_node_registered{resource="koordinator.sh/rdma"} 1"#]);
     daemon.stop().await;
 }
 
@@ -445,7 +438,7 @@ async fn the_daemon_does_not_start_beside_cordons_that_are_not_read_any_more() {
     devices.create(&PostParams::default(), &device).await.unwrap();
     let error = node.shipped().error().await;
     assert!(error.contains("the key is baton.io/cordoned"), "{error}");
-    assert!(error.contains(&format!("`kubectl annotate device node-a {before}-`")), "{error}");
+    tells(error, [format!("`kubectl annotate device node-a {before}-`")]);
     assert_eq!(node.sockets().len(), 0, "nothing is offered");
     let cleared = json!({"metadata": {"annotations": {before: null}}});
     devices.patch("node-a", &PatchParams::default(), &Patch::Merge(cleared)).await.unwrap();

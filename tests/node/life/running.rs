@@ -1,19 +1,12 @@
 //! Pods that run on while things break and restart around them.
 
-use std::collections::BTreeSet;
-use std::time::Duration;
-
 use baton::agent::options::DeviceListStrategy;
-use baton::contract::key::{NVIDIA_GPU, RDMA};
 use baton::sim::apiserver::{Effect, FaultRule};
-use baton::sim::hardware::{NodeSpec, NvmlReturn};
 use k8s_openapi::api::core::v1::Pod;
-use kube::Api;
-use kube::api::DeleteParams;
-use serde_json::{Value, json};
 
 use super::reported::{NodeCluster, get, reporting};
 use super::test_node::{PATIENCE, TestNode, until};
+use crate::prelude::*;
 
 fn pods(cluster: &NodeCluster) -> Api<Pod> {
     Api::namespaced(cluster.client.clone(), "default")

@@ -2,9 +2,7 @@
 //! test instead of being passed over. (The `jsonschema` crate turns on `serde_json/float_roundtrip` for the whole build: the
 //! tests would run another serde_json than the daemon ships with.)
 
-use std::collections::BTreeMap;
-
-use serde_json::Value;
+use crate::prelude::*;
 
 /// Files of a schema by name; references go from one to another.
 pub struct Schema {

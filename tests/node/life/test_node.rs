@@ -1,14 +1,10 @@
 //! One node: a virtual machine, a simulated kubelet, and the daemon.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::path::PathBuf;
+use std::sync::Mutex;
 
 use baton::agent::handoff::StateDir;
 use baton::agent::kubelet::DeviceCalls;
-use baton::agent::kubelet::register::dial;
 use baton::agent::metrics::PodShare;
 use baton::agent::node_handoff::{Handoff, HeldDevices, LedgerLine, ListedLine, OpenHandoff, OpeningContext};
 use baton::agent::offer::InUse;
@@ -17,20 +13,19 @@ use baton::contract::deviceplugin as api;
 use baton::contract::inventory::DeviceHeld;
 use baton::contract::podresources::AllocatableResourcesRequest;
 use baton::contract::podresources::pod_resources_lister_client::PodResourcesListerClient;
-use baton::contract::{DeviceEntry, DeviceId, DeviceType, Identity, PodRef};
+use baton::contract::{DeviceEntry, Identity, PodRef};
 use baton::decide::handoff::{DevicesBehind, NodeInventory, UnassignedPods};
 use baton::decide::node::HandoffStatus;
 use baton::runtime::admin::{AdminListen, PortOptions};
-use baton::sim::hardware::{NodeSpec, VirtualNode};
-use baton::sim::kubelet::{Kubelet, KubeletOptions};
+use baton::sim::hardware::VirtualNode;
+use baton::sim::kubelet::KubeletOptions;
 use futures::future::BoxFuture;
-use serde_json::Value;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::harness::directory::directory;
-use crate::harness::wait;
+use crate::prelude::*;
 
 /// Longest wait for anything; a condition that holds ends it at once.
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -43,7 +38,6 @@ pub struct TestNode {
     root: tempfile::TempDir,
 }
 
-/// A running daemon.
 pub struct Daemon {
     stop: CancellationToken,
     task: JoinHandle<Result<(), AgentError>>,
@@ -90,7 +84,6 @@ impl TestNode {
         self.root.path().join(name)
     }
 
-    /// Starts the kubelet.
     pub async fn kubelet(&self) -> Kubelet {
         self.kubelet_of(no_server()).await
     }
@@ -114,7 +107,6 @@ impl TestNode {
         options
     }
 
-    /// Starts the daemon.
     pub fn daemon(&self) -> Daemon {
         let stop = CancellationToken::new();
         let handoff = self.handoff.clone();
@@ -229,7 +221,6 @@ impl Daemon {
     }
 }
 
-/// Waits for a condition.
 pub async fn until(what: &str, mut holds: impl FnMut() -> bool) -> Duration {
     let start = baton::runtime::clock::mono();
     wait::until(what, PATIENCE, async || holds().then_some(())).await;

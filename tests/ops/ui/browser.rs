@@ -2,21 +2,13 @@
 //! `docs/commands.md` are taken again.
 
 use std::io::Write;
-use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
-use baton::contract::inventory::Device;
-use baton::contract::key::{self, NODE_LOCK};
-use baton::ops::manifests::Values;
-use baton::runtime::clock;
-use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::api::{Api, Patch, PatchParams, PostParams};
-use serde_json::{Map, Value, json};
+use baton::contract::key::NODE_LOCK;
+use serde_json::Map;
 
 use crate::demo::Kept;
-use crate::harness::TestServer;
+use crate::prelude::*;
 use crate::skip::skipped;
 use crate::ui::http::{SOON, Ui, parts, send};
 use crate::ui::proxy::{self, Play};
@@ -203,9 +195,7 @@ fn the_demo_is_shown_live_by_mouse_and_by_keyboard() {
     let reach = |text: &str| focus(&format!("focused.textContent === {}", json!(text)));
     reach("default/big");
     browser.press(ENTER);
-    for words in ["Nearest:", "What helps", "Every node (3)"] {
-        browser.shows(words);
-    }
+    ["Nearest:", "What helps", "Every node (3)"].into_iter().for_each(|words| browser.shows(words));
     // What if, by keyboard, too.
     browser.run("document.querySelector('textarea').focus()");
     browser.press("{\"apiVersion\":\"v1\",\"kind\":\"Pod\",\"metadata\":{\"name\":\"asked\"},\"spec\":{\"schedulerName\":\"baton-scheduler\",\"containers\":[{\"name\":\"a\",\"image\":\"x\",\"resources\":{\"limits\":{\"nvidia.com/gpu\":1}}}]}}");

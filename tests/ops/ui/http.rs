@@ -44,7 +44,6 @@ fn begin(address: &str, line: &str, headers: &[(&str, &str)], body: &str) -> Tcp
     stream
 }
 
-/// One event of a stream.
 #[derive(Debug, Default, Clone)]
 pub struct Event {
     pub name: String,
@@ -54,7 +53,6 @@ pub struct Event {
     pub bytes: usize,
 }
 
-/// An open stream.
 pub struct Stream(BufReader<TcpStream>);
 
 impl Stream {
@@ -87,7 +85,6 @@ impl Stream {
     }
 }
 
-/// A running `baton ui`.
 pub struct Ui {
     pub child: Child,
     /// The URL that it printed.

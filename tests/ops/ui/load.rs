@@ -1,19 +1,11 @@
 //! What the server costs on the operator's machine, beside a large cluster.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
-use baton::contract::inventory::Device;
-use baton::contract::key;
-use baton::runtime::clock;
 use futures::stream::{self, StreamExt};
-use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::api::{Api, Patch, PatchParams, PostParams};
-use serde_json::json;
 
 use super::http::Ui;
-use crate::harness::TestServer;
+use crate::prelude::*;
 
 const NODES: usize = 5000;
 const GPUS: usize = 8;

@@ -1,13 +1,8 @@
 //! `baton ui` beside daemons in pods, which it reaches by port-forwards, with an operator's rights.
 
-use baton::contract::key;
-use kube::api::{Patch, PatchParams};
-use serde_json::{Value, json};
-
 use super::http::{SOON, Ui, send};
-use crate::harness::pods::pod;
-use crate::harness::wait::until;
-use crate::harness::{NAMESPACE, QUICK_LEASE, TestCluster, TestServer, timings};
+use crate::harness::{NAMESPACE, QUICK_LEASE, timings};
+use crate::prelude::*;
 
 /// A kubeconfig of an account with both roles `baton-operator` and nothing else.
 async fn operator(server: &TestServer) -> std::path::PathBuf {

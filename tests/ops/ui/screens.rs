@@ -1,20 +1,16 @@
 //! What the pages show of clusters of several sizes, played to them. Pictures of them are left in the folder of the tests.
 
 use std::io::Write;
-use std::path::Path;
-use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use baton::ops::manifests::Values;
-use baton::runtime::clock;
-use serde_json::{Map, Value, json};
+use serde_json::Map;
 
 use super::http::Ui;
 use super::proxy::{self, Play};
 use super::webdriver::Browser;
 use crate::browser::{accessible, browser, is_sound};
-use crate::harness::TestServer;
+use crate::prelude::*;
 
 const SPACES: [&str; 10] = ["ml", "vision", "speech", "search", "ads", "robotics", "bio", "maps", "chat", "infra"];
 const XID: &str = "Xid: XID 79: GPU has fallen off the bus (hardware): drain the node and reboot it";
@@ -193,11 +189,9 @@ async fn pages_say_why_how_old_and_how_severe() {
                 "locks" => assert_eq!(first(".state"), "held, stuck"),
                 _ => {
                     assert_eq!(first(".state"), "unhealthy", "what holds a pod comes first");
-                    let why = first(".why").to_string();
-                    assert!(why.contains(&format!("{XID} · held by ml/train-0")), "{why}");
+                    tells(first(".why").to_string(), [format!("{XID} · held by ml/train-0")]);
                     let graphs = browser.run("return document.querySelector('tbody a[target]').href");
-                    let graphs = graphs.to_string();
-                    assert!(graphs.contains("http://g/d/x?n=node-") && graphs.contains("g=%24__all"), "{graphs}");
+                    tells(graphs.to_string(), ["http://g/d/x?n=node-", "g=%24__all"]);
                     let last = browser.run("return [...document.querySelectorAll('td.state')].at(-1).innerText");
                     assert_eq!(last, "cordoned");
                     assert_eq!(

@@ -1,17 +1,10 @@
 //! The server without a browser: who is let in, what the stream says, and what it says when something is missing.
 
-use std::time::Duration;
-
-use baton::contract::inventory::Device;
-use baton::ops::manifests::Values;
-use baton::runtime::clock;
-use k8s_openapi::api::core::v1::{Event, Node};
-use kube::api::{Api, DeleteParams, ObjectMeta, PostParams};
-use serde_json::{Value, json};
+use k8s_openapi::api::core::v1::Event;
+use kube::api::ObjectMeta;
 
 use super::http::{Ui, send};
-use crate::harness::TestServer;
-use crate::harness::wait::until;
+use crate::prelude::*;
 
 const MOST: usize = 64 << 10;
 

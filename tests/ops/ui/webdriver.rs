@@ -1,15 +1,12 @@
 //! A real browser by the WebDriver protocol: Debian's chromium, driven by chromedriver.
 
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::io::BufRead;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use baton::runtime::clock;
-use serde_json::{Value, json};
 
 use super::http::{SOON, send};
+use crate::prelude::*;
 
 /// A browser with windows of its own and without a profile.
 pub struct Browser {
