@@ -49,7 +49,7 @@ async fn all_run(cluster: &SchedulerCluster, what: &str, names: &[String], nodes
     let whole = taken.len();
     taken.dedup();
     // Shares meet on one GPU; whole ones do not.
-    assert!(taken.len() == whole || what == "Kueue", "{taken:?}");
+    assert!(taken.len() == whole || what == "Kueue", "{what}: {taken:?}");
 }
 
 /// The objects come to a cluster with too little room: nothing starts. Then a node comes: everything does.

@@ -117,7 +117,7 @@ fn a_search_whose_placements_compare_all_pods_tries_the_fewer_the_more_there_are
     for (pods, expected) in [(100, 64 + 64 * 64..u64::MAX), (2000, 0..11_000)] {
         let mut gangs = large();
         gangs.pool(0..64).crowd(pods).apart("g", &[]);
-        assert_eq!(gangs.settled().count("g"), 0);
+        assert_eq!(gangs.settled().count("g"), 0, "beside {pods} pods");
         assert!(expected.contains(&gangs.work()), "{} beside {pods} pods", gangs.work());
     }
 }

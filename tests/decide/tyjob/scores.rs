@@ -48,7 +48,7 @@ fn every_policy_rates_by_its_own_means_of_utilisation() {
     ] {
         let metric = Metric::of(policy, role);
         let rates = cluster().map(|load| metric.rate(&load, &pod(gpus), &MetricWeights::default()));
-        assert_eq!(rates, wanted, "{policy:?} with {gpus} GPUs");
+        assert_eq!(rates, wanted, "{policy:?} of a {role:?} with {gpus} GPUs");
     }
 }
 
