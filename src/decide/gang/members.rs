@@ -164,14 +164,15 @@ fn was_bound_elsewhere(gang: &Gang, group: &GroupId) -> bool {
     commits.peek().is_some() && commits.all(|commit| !group.made(commit))
 }
 
-/// The PodGroup says that the group was satisfied, and a live member is older than that. The time has whole seconds: of members of
-/// the same second, which may have been made again since, one must have been bound.
+/// The PodGroup says that the group was satisfied, a live member is older than that, and one that was bound is still there. Where all
+/// wait, the status proves nothing: those that it counted may all have gone since.
 fn was_satisfied(gang: &Gang) -> bool {
-    let Some(group) = gang.pod_group() else { return false };
+    let Some(group) = gang.pod_group().filter(|_| gang.members().any(|member| member.state.has_landed())) else {
+        return false;
+    };
     let said = group.status.conditions.iter().find(|condition| condition.type_ == key::CONDITION_SATISFIED);
     let since = said.filter(|condition| condition.status == "True").map(|condition| condition.last_transition_time.0);
-    let has_landed = || gang.members().any(|member| member.state.has_landed());
-    since.zip(gang.oldest_live()).is_some_and(|(since, oldest)| oldest < since || oldest == since && has_landed())
+    since.zip(gang.oldest_live()).is_some_and(|(since, oldest)| oldest <= since)
 }
 
 /// The reservations of one group, to be restored as they were.
