@@ -141,7 +141,7 @@ where
         let mut stream = std::pin::pin!(stream);
         // Of what the receiver knows, what the list under way has not shown; and whether that list has shown anything.
         let (mut unseen, mut shown) = (BTreeSet::new(), false);
-        // What the list shows that is new, until what is gone has been reported: a name, a room, a gang never belongs to both.
+        // What the list shows that is new, until what is gone has been reported: a name or a gang never has both.
         let mut new = Vec::new();
         while let Some(next) = stream.next().await {
             let mut events = Vec::new();
@@ -157,11 +157,13 @@ where
                     let identity = WatchedObject::of(object.meta());
                     unseen.remove(&identity);
                     shown = true;
-                    if unseen.is_empty() || known.contains(&identity) {
-                        known.insert(identity);
+                    if known.contains(&identity) {
                         events.extend((self.on_apply)(object));
                     } else {
                         new.push((identity, (self.on_apply)(object)));
+                    }
+                    if unseen.is_empty() {
+                        enter(&mut new, known, &mut events);
                     }
                 }
                 Ok(Event::InitDone) => {
@@ -169,10 +171,7 @@ where
                         known.remove(&gone);
                         events.extend((self.on_delete)(&gone));
                     }
-                    for (identity, event) in new.drain(..) {
-                        known.insert(identity);
-                        events.extend(event);
-                    }
+                    enter(&mut new, known, &mut events);
                     events.extend(self.on_access.map(|event| event(true)));
                     absent.succeed();
                     (shown, synced) = (false, true);
@@ -208,6 +207,14 @@ where
             }
         }
         FeedEnd::ReceiverDropped
+    }
+}
+
+/// Reports what a list has shown.
+fn enter<E>(new: &mut Vec<(WatchedObject, Option<E>)>, known: &mut BTreeSet<WatchedObject>, events: &mut Vec<E>) {
+    for (identity, event) in new.drain(..) {
+        known.insert(identity);
+        events.extend(event);
     }
 }
 
@@ -369,14 +376,21 @@ mod tests {
             config: watch_config(),
             optional: false,
             on_access: None,
-            on_apply: Box::new(|object: ConfigMap| object.metadata.name),
+            on_apply: Box::new(|object: ConfigMap| {
+                Some(object.metadata.resource_version.or(object.metadata.name).unwrap())
+            }),
             on_delete: Box::new(|gone| Some(format!("{} is gone", gone.name()))),
         };
         let list = |names: &[u8]| {
             let objects = names.iter().map(|name| Ok(Event::InitApply(Scene::object(*name, (*name).into()))));
             [Ok(Event::Init)].into_iter().chain(objects).chain([Ok(Event::InitDone)]).collect::<Vec<_>>()
         };
-        let shown = list(&[3, 4, 5]).into_iter().chain(list(&[1, 2, 4, 6]));
+        let mut second = list(&[1, 2, 4, 6]);
+        // What changes meanwhile is shown again.
+        let mut changed = Scene::object(1, 1);
+        changed.metadata.resource_version = Some("1, later".to_owned());
+        second.insert(5, Ok(Event::InitApply(changed)));
+        let shown = list(&[3, 4, 5]).into_iter().chain(second);
         let (out, mut messages) = mpsc::channel(64);
         let (mut known, mut absent) = (BTreeSet::new(), Backoff::new(ABSENT.0, ABSENT.1));
         let lists = InitialListStrategy::ListWatch;
@@ -389,7 +403,7 @@ mod tests {
                 FeedMessage::Synced(_) => None,
             });
         }
-        assert_eq!(said, ["3", "4", "5", "4", "3 is gone", "5 is gone", "1", "2", "6"]);
+        assert_eq!(said, ["3", "4", "5", "4", "3 is gone", "5 is gone", "1", "2", "6", "1, later"]);
     }
 
     /// What feeds say of objects that may not be read, for a while after the API server has started or for good.
