@@ -1,7 +1,6 @@
 //! Nodes that have an event because their daemon fell silent: they have another one when it serves again.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
+use std::collections::BTreeSet;
 
 use crate::world::{Changes, Node, NodeId, World};
 use baton_contract::EventReason;
@@ -13,12 +12,12 @@ use super::timers::Moment;
 /// and events of pods do not wait behind thousands of nodes; conditions and `baton audit` say it all the same.
 const MOST: usize = 20;
 
-/// These nodes, and when their daemon was last heard.
+/// These nodes, as this leader has reported them.
 #[derive(Debug, Default)]
-pub struct SilentNodes(BTreeMap<NodeId, Duration>);
+pub struct SilentNodes(BTreeSet<NodeId>);
 
 impl SilentNodes {
-    /// Events of nodes whose daemon has fallen silent, with what does not answer, and of those whose daemon serves again.
+    /// Events of nodes whose daemon has fallen silent, with what does not answer, and of those that serve again.
     pub fn report(&mut self, world: &World, changes: &Changes, now: Moment) -> Effects {
         let silent: &[NodeId] = if changes.silent.len() > MOST { &[] } else { &changes.silent };
         let mut effects: Effects = silent.iter().filter_map(|id| self.begins(world, *id, now)).collect();
@@ -29,22 +28,15 @@ impl SilentNodes {
     fn begins(&mut self, world: &World, id: NodeId, now: Moment) -> Option<Effect> {
         let node = world.node(id)?;
         let message = node.unserved(now.wall)?;
-        self.0.insert(id, node.agent.as_ref().map_or(now.mono, |agent| agent.changed));
+        self.0.insert(id);
         Some(notice(node, EventReason::NotServed, message))
     }
 
     fn ends(&mut self, world: &World, id: NodeId, now: Moment) -> Option<Effect> {
-        let heard = self.0.remove(&id)?;
-        // A node that nothing mentions any more is forgotten here, too.
-        let node = world.node(id)?;
-        if !node.gives_devices(now.wall) {
-            self.0.insert(id, heard);
-            return None;
-        }
-        let (name, silent) = (&node.name, now.mono.saturating_sub(heard).as_secs());
-        let message = format!(
-            "the node daemon of {name} serves again, {silent} s after it was last heard: new pods get devices there"
-        );
+        let serves = |node: &Node| node.gives_devices(now.wall);
+        let node = world.node(id).filter(|node| self.0.contains(&id) && serves(node))?;
+        self.0.remove(&id);
+        let message = format!("kubelet and node daemon of {} serve again: new pods get devices there", node.name);
         Some(notice(node, EventReason::Served, message))
     }
 }
