@@ -16,7 +16,7 @@ use baton_cluster::pod::LightPod;
 use baton_cluster::resource_slice::LightSlice;
 use baton_cluster::visible_devices::NamingPod;
 use baton_contract::inventory::{Device, DeviceInfo, device_names};
-use baton_contract::{DeviceType, key};
+use baton_contract::key;
 use baton_decide::audit::{Violation, check_cluster, leaving, stuck, unserved};
 use baton_decide::devices::Held;
 use baton_decide::pod::HandoffPod;
@@ -85,7 +85,7 @@ impl AuditReport {
         let named = others.iter().take(NAMED).copied().collect::<Vec<_>>().join(", ");
         let more = others.len().saturating_sub(NAMED);
         let named = if more > 0 { format!("{named} and {more} more") } else { named };
-        let others = words((others.len(), "pod")).map(|pods| format!("{pods} of another scheduler ({named})"));
+        let others = words((others.len(), "pod")).map(|pods| format!("{pods} not placed by Baton ({named})"));
         let unread = self.leases_unread.as_ref().map(|_| "the node daemons were not heard".to_owned());
         let drivers = self.slices_unread.as_ref().map(|_| "other GPU drivers were not looked for".to_owned());
         let entries = self.unreadable.len();
@@ -281,33 +281,24 @@ fn other_scheduler(world: &World, rules: &AuditRules, wall: Timestamp) -> Vec<No
         Some(other_scheduler_text(want, &handoff.scheduler_name, ours))
     };
     for pod in world.pods() {
-        if let Some(text) = waits(pod).or_else(|| bound_by_another(world, pod, served)) {
+        if let Some(text) = waits(pod).or_else(|| bound_by_another(world, pod)) {
             found.entry((controller_of(pod), text)).or_default().push(pod.key().to_string());
         }
     }
     found.into_iter().map(|((_, text), pods)| NotedPods { pods, text }).collect()
 }
 
-/// What a pod counts as that asks for devices and was bound without an assignment, to a node whose devices are known.
-fn bound_by_another(world: &World, pod: &Pod, served: impl Fn(&str) -> bool) -> Option<String> {
+/// A pod that asks for devices and was bound without an assignment, to a node whose devices are known.
+fn bound_by_another(world: &World, pod: &Pod) -> Option<String> {
     let (handoff, Place::Bound(node)) = (&pod.facts.handoff, pod.place) else { return None };
-    let node = world.node(node)?;
-    let stock = node.stock.as_ref()?;
+    let node = world.node(node).filter(|node| node.stock.is_some())?;
     let assignment = &handoff.assignment;
     if !pod.asks_for_devices() || assignment.bind_timestamp.is_some() || assignment.device_allocated.is_some() {
         return None;
     }
+    let reported = if node.said_of(pod).is_some() { "what it holds" } else { "nothing of it" };
     let name = &handoff.scheduler_name;
-    let by = if served(name) { "another client than Baton".to_owned() } else { format!("the scheduler {name:?}") };
-    let holds = match node.said_of(pod) {
-        Some(_) => "what its node daemon says",
-        None if node.exceptions.are_known() => "nothing, since its node daemon has served it nothing",
-        None if [DeviceType::Gpu, DeviceType::Rdma].iter().any(|kind| stock.is_blocked(kind)) => {
-            "every device of its type there, since its node daemon does not say which"
-        }
-        None => "what the status of the Device object says",
-    };
-    Some(format!("{by} has bound the pod without an assignment, and it counts as holding {holds}"))
+    Some(format!("bound without an assignment (schedulerName {name}); its node daemon reports {reported}"))
 }
 
 #[cfg(test)]
@@ -455,19 +446,23 @@ mod tests {
                 ClusterObjects { nodes, devices, pods, leases: vec![from_value(lease).unwrap()], slices: vec![] };
             report(read, &AuditRules::default(), "2026-11-21T02:36:00Z".parse().unwrap())
         };
-        let bound = "has bound the pod without an assignment, and it counts as holding";
-        for (exceptions, holds) in [
-            (json!({"uid-x": {"gpu": [entry("GPU-0")]}}), "what its node daemon says"),
-            (json!({}), "nothing, since its node daemon has served it nothing"),
-            (Value::Null, "every device of its type there, since its node daemon does not say which"),
+        for (exceptions, reported) in [
+            (json!({"uid-x": {"gpu": [entry("GPU-0")]}}), "what it holds"),
+            (json!({}), "nothing of it"),
+            (Value::Null, "nothing of it"),
         ] {
             let found = of(vec![pod("x", "volcano")], exceptions);
-            assert_eq!(found.outcome(0), "no violation, but 1 pod is of another scheduler (ml/x)");
-            assert_eq!(found.other_scheduler[0].text, format!("the scheduler \"volcano\" {bound} {holds}"));
+            assert_eq!(found.outcome(0), "no violation, but 1 pod is not placed by Baton (ml/x)");
+            assert_eq!(
+                found.other_scheduler[0].text,
+                format!("bound without an assignment (schedulerName volcano); its node daemon reports {reported}")
+            );
         }
         let many = of(["a", "b", "c", "d"].map(|name| pod(name, "baton-scheduler")).to_vec(), json!({}));
-        assert!(many.other_scheduler[0].text.starts_with(&format!("another client than Baton {bound} nothing")));
-        let words = "no violation, but 4 pods are of another scheduler (ml/a, ml/b, ml/c and 1 more)";
+        assert!(
+            many.other_scheduler[0].text.starts_with("bound without an assignment (schedulerName baton-scheduler)")
+        );
+        let words = "no violation, but 4 pods are not placed by Baton (ml/a, ml/b, ml/c and 1 more)";
         assert_eq!(many.outcome(0), words);
     }
 
