@@ -6,12 +6,12 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::key;
-
 /// Billionths in one unit.
 const NANO: i128 = 1_000_000_000;
 /// Largest magnitude, in units: what an i64 holds, as in Kubernetes.
 const MAX_UNITS: i128 = i64::MAX as i128;
+
+const NUMBER: &str = "expected a number such as 100, 1.5, 500m or 80Gi";
 
 /// A text that is no Kubernetes quantity.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -22,11 +22,14 @@ pub struct QuantityError {
 }
 
 impl QuantityError {
-    /// The same of an amount of this resource: extended ones are counted, but for memory of GPUs.
+    /// The same of an amount of this resource: those of the vendor are counted.
     #[must_use]
     pub fn of(self, resource: &str) -> Self {
-        let is_counted = resource.contains('/') && resource != key::GPU_MEMORY;
-        if is_counted { Self { rule: "expected a whole number such as 1 or 2", ..self } } else { self }
+        if resource.starts_with("nvidia.com/") && self.rule == NUMBER {
+            Self { rule: "expected a whole number such as 1 or 2", ..self }
+        } else {
+            self
+        }
     }
 }
 
@@ -144,7 +147,7 @@ impl FromStr for Quantity {
         let (number, suffix) = rest.split_at(number_end);
         let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
         if (whole.is_empty() && fraction.is_empty()) || fraction.contains('.') {
-            return Err(bad("expected a number such as 100, 1.5, 500m or 80Gi"));
+            return Err(bad(NUMBER));
         }
         let (scale, binary) = scale_of(suffix)
             .ok_or_else(|| bad("unknown suffix; expected n u m k M G T P E, Ki Mi Gi Ti Pi Ei or an exponent"))?;
@@ -293,6 +296,7 @@ impl<'de> Deserialize<'de> for Quantity {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::key;
     use proptest::prelude::*;
 
     fn q(text: &str) -> Quantity {

@@ -401,6 +401,8 @@ fn advice(state: &str, reason: Option<ConditionReason>, gang: &Gang) -> String {
              gang.scheduling.koordinator.sh/timeout from them"
         }
         ("tooLarge", _) => {
+            // Of several gangs another one may be the large one.
+            let lower = if gang.group().is_alone() { &*lower } else { "lower a minimum" };
             return format!("add nodes, ask for less per member, or {lower}: freed devices are not enough");
         }
         (_, Some(ConditionReason::WaitingForPodGroup)) => "create the PodGroup that the pods name, in their namespace",
