@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use baton::contract::gang::{Committed, GangId, Mode};
+use baton::contract::gang::{Committed, Mode};
 use baton::contract::{
     DeviceAllocation, DeviceEntry, DeviceId, DeviceType, Exceptions, LockRead, PodKey, PodRef, PodUid, key,
 };

@@ -113,8 +113,8 @@ impl Watches {
         self.0 = [at; KINDS];
     }
 
-    /// What comes until now, kind by kind; one of them may be `behind`. `lists` come in place of the watches: what is gone, as far as it
-    /// was known, and then all that there is; they are old only by the time that they take.
+    /// What comes until now, kind by kind; one of them may be `behind`. `lists` come in place of the watches: what was known, what of it
+    /// is gone, and then what is new, as `cluster::feed` has it; they are old only by the time that they take.
     pub fn follow(&mut self, store: &Store, lists: Option<Duration>, behind: Option<(usize, usize)>) -> Vec<Change> {
         let mut changes = Vec::new();
         let oldest = lists.map_or(0, |now| store.listed(now));
@@ -125,8 +125,10 @@ impl Watches {
             if lists.is_some() {
                 let (known, now) = (store.state(from, kind), store.state(*cursor, kind));
                 let gone = known.iter().filter(|(object, _)| !now.contains_key(*object));
+                let (old, new): (Vec<_>, Vec<_>) = now.iter().partition(|(object, _)| known.contains_key(*object));
+                changes.extend(old.into_iter().map(|(_, change)| (*change).clone()));
                 changes.extend(gone.map(|(_, change)| change.gone()));
-                changes.extend(now.into_values().cloned());
+                changes.extend(new.into_iter().map(|(_, change)| (*change).clone()));
             } else {
                 let of_kind = store.between(from, *cursor).iter().filter(|change| change.object().0 == kind);
                 changes.extend(of_kind.cloned());
