@@ -126,7 +126,7 @@ const ORDER: &[(Mutant, u64)] = &[
     (Mutant::UnlocksAfterBinding, 1),
     (Mutant::AnswersUnwritten, 1),
     (Mutant::ListsAfterDeciding, 1),
-    (Mutant::RebuildsBeforeListing, 14),
+    (Mutant::RebuildsBeforeListing, 74),
     (Mutant::DropsBeforeLooking, 2),
     (Mutant::StatusAfterEffects, 2),
     (Mutant::BindCountsWhenSent, 1),
