@@ -96,21 +96,28 @@ async fn a_pod_that_asks_for_devices_does_not_come_with_its_node() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_node_lock_is_neither_set_nor_removed_by_a_kubelet() {
+async fn the_node_lock_is_set_by_no_kubelet() {
     let world = World::start().await;
-    let own = "/api/v1/nodes/node-a";
     let kubelet = world.kubelet("node-a").await;
     let lock = json!("2026-11-22T10:00:00Z,ml,victim,uid");
-    let set = [
+    let own = "/api/v1/nodes/node-a";
+    let calls = [
         Call::patch(own, annotate(key::NODE_LOCK, lock.clone())),
         Call::patch(format!("{own}/status"), annotate(key::NODE_LOCK, json!("another"))),
+        Call::create("/api/v1/nodes", json!({"metadata": {"name": "node-z", "annotations": {key::NODE_LOCK: lock}}})),
     ];
-    world.attack(&kubelet, LOCKS, "the node lock is set by", &set).await;
-    let made = json!({"metadata": {"name": "node-z", "annotations": {key::NODE_LOCK: lock}}});
-    world.attack(&kubelet, LOCKS, "the node lock is set by", &[Call::create("/api/v1/nodes", made)]).await;
-    world.admin(Call::patch(own, annotate(key::NODE_LOCK, json!("2026-11-22T10:00:00Z,ml,served,uid")))).await;
-    let removed = Call::patch(own, annotate(key::NODE_LOCK, Value::Null));
-    world.attack(&kubelet, LOCKS, "the node lock is set by", &[&set[..], &[removed]].concat()).await;
+    world.attack(&kubelet, LOCKS, "the node lock is set by", &calls).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_node_lock_is_removed_by_no_kubelet_and_no_other_node() {
+    let world = World::start().await;
+    let own = "/api/v1/nodes/node-a";
+    world.admin(Call::patch(own, annotate(key::NODE_LOCK, json!("2026-11-22T10:00:00Z,ml,victim,uid")))).await;
+    let kubelet = world.kubelet("node-a").await;
+    world
+        .attack(&kubelet, LOCKS, "the node lock is set by", &[Call::patch(own, annotate(key::NODE_LOCK, Value::Null))])
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
