@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_another_scheduler_has_bound_is_named_with_what_it_counts_as() {
+    fn a_pod_that_another_scheduler_has_bound_is_named_with_what_is_reported() {
         let pod = |name: &str, scheduler: &str| -> LightPod {
             from_value(json!({
                 "metadata": {"name": name, "namespace": "ml", "uid": format!("uid-{name}"), "creationTimestamp": "2026-11-21T02:35:50Z"},

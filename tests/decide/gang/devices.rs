@@ -26,7 +26,7 @@ fn unlike_shares_are_planned_over_the_gpus_of_all_nodes_before_anything_is_reser
         (&[("a", 2), ("b", 2)], &["51", "52", "53", "54", "49", "48", "47", "46"], &[], 8),
         // One that accumulates gives up what it holds for a plan of all.
         (&[("n", 2)], &six, &[("mode", "NonStrict")], 6),
-        // One percent too much binds nobody and holds nothing.
+        // One percent too much binds no pod and holds nothing.
         (&[("n", 2)], &["40", "40", "30", "30", "30", "31"], &[], 0),
     ] {
         let mut gangs = TestGangs { accumulating: !more.is_empty(), ..TestGangs::with_gpus(nodes) };

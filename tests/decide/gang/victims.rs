@@ -16,7 +16,7 @@ impl TestGangs {
         self.of_priority(name, 9, keys).settled()
     }
 
-    /// Whoever is evicted is gone.
+    /// A pod that is evicted is gone.
     fn victims_leave(&mut self) -> &mut Self {
         let leaving: Vec<PodKey> = self
             .cluster

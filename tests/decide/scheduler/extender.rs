@@ -23,12 +23,7 @@ fn theirs(cluster: &TestScheduler, name: &str, limits: &[(&str, &str)], priority
 
 impl TestScheduler {
     fn bound_here(&mut self, name: &str, limits: &[(&str, &str)], priority: i32) -> &mut Self {
-        self.comes_as(name, limits, |facts| {
-            facts.spec.priority = priority;
-            facts.spec.labels = labels_of("app", name);
-        });
-        self.all_release();
-        assert!(self.settled().node_of(name).is_some(), "{name}");
+        assert!(self.arrives(name, limits, priority).node_of(name).is_some(), "{name}");
         self
     }
 

@@ -10,7 +10,7 @@ fn id(world: &World, name: &str) -> PodId {
 }
 
 impl TestScheduler {
-    fn arrives(&mut self, name: &str, limits: &[(&str, &str)], priority: i32) -> &mut Self {
+    pub(super) fn arrives(&mut self, name: &str, limits: &[(&str, &str)], priority: i32) -> &mut Self {
         self.comes_as(name, limits, |facts| {
             facts.spec.priority = priority;
             facts.spec.labels = labels_of("app", name);

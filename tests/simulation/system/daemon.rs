@@ -141,7 +141,7 @@ impl System {
             // A list may be an old one: what has changed since comes by the watch that follows.
             let end = self.store.end();
             let from = if again { self.store.listed(self.now) } else { end };
-            let behind = end - from;
+            let late = end - from;
             let (mut pods, mut lock) = (Vec::new(), None);
             for change in self.store.list(from) {
                 match change {
@@ -157,8 +157,8 @@ impl System {
             daemon.watches.listed(from);
             (daemon.seen.pods_synced, daemon.seen.node_synced, daemon.seen.pods_listed) = (true, true, self.now);
             if again {
-                self.note(|| format!("daemon of n{node} lists again, {behind} changes behind"));
-                if behind > 0 {
+                self.note(|| format!("daemon of n{node} lists again, {late} changes behind"));
+                if late > 0 {
                     self.comes_later(Reader::Daemon(node), life);
                 }
             }
